@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+
+pub mod aggregate;
+pub mod attempt;
+pub mod diagram;
+pub mod id;
+pub mod ledger;
+pub mod message;
+pub mod money;
+pub mod outcome;
+pub mod process;
+pub mod stored;
+pub mod task;
+pub mod time;

@@ -1,0 +1,146 @@
+//! Product rules that a business changes: data, never code.
+
+use crate::money::Credits;
+use crate::task::Order;
+use crate::time::{Timestamp, seconds};
+use chrono::TimeDelta;
+use serde::Deserialize;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What happens to an output that the provider finished before it could be cancelled (chapter 7.9.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelRule {
+    /// It is delivered and charged: the task ends as `SUCCEEDED`.
+    #[default]
+    Deliver,
+    /// It is dropped and not charged: the task ends as `CANCELED_WITH_OUTPUT`.
+    Discard,
+}
+
+/// Waiting times and limits. All times in milliseconds or seconds, as the names say.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// How long a create call may take.
+    pub submit_timeout_ms: u64,
+    /// How long after the timeout the answer of a create call counts as lost (the worker may be gone).
+    pub lease_margin_ms: u64,
+    /// How long to wait before a lost job is looked up: the provider's list may lag.
+    pub settle_delay_ms: u64,
+    /// How many look-ups in a row must find nothing before a job counts as not created.
+    pub absences_needed: u32,
+    /// How long a lost answer may stay unclear before a person is asked.
+    pub max_unclear_seconds: u64,
+    /// First pause between polls; each further one is half as long again.
+    pub poll_first_ms: u64,
+    /// Longest pause between polls.
+    pub poll_cap_ms: u64,
+    /// How long a provider may work on a job.
+    pub max_running_seconds: u64,
+    /// How long a task may wait for a provider to take it.
+    pub max_waiting_seconds: u64,
+    /// How long media processing may be tried.
+    pub max_processing_seconds: u64,
+    /// How often a fetch may be put off.
+    pub max_fetch_delays: u32,
+    /// First pause after "not now" (chapter 7.10.4), doubled each time.
+    pub backoff_base_ms: u64,
+    /// Longest pause after "not now".
+    pub backoff_cap_ms: u64,
+    /// See [`CancelRule`].
+    pub cancel_rule: CancelRule,
+    /// What is held, as a percentage of price times length asked for: finished videos can be a little longer.
+    pub hold_percent: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            submit_timeout_ms: 30_000,
+            lease_margin_ms: 15_000,
+            settle_delay_ms: 5_000,
+            absences_needed: 2,
+            max_unclear_seconds: 1_800,
+            poll_first_ms: 2_000,
+            poll_cap_ms: 30_000,
+            max_running_seconds: 1_800,
+            max_waiting_seconds: 3_600,
+            max_processing_seconds: 1_800,
+            max_fetch_delays: 8,
+            backoff_base_ms: 5_000,
+            backoff_cap_ms: 600_000,
+            cancel_rule: CancelRule::Deliver,
+            hold_percent: 120,
+        }
+    }
+}
+
+impl Policy {
+    /// `min(cap, base * 2^n)` plus up to a quarter of that. The spread comes from `salt`, not from chance: the same step of
+    /// the same attempt always waits the same time, so that a history can be replayed.
+    #[must_use]
+    pub fn backoff(&self, n: u32, salt: Uuid) -> TimeDelta {
+        let pause = self.backoff_base_ms.saturating_mul(1 << n.min(20)).min(self.backoff_cap_ms);
+        millis(pause + spread(salt, n) % (pause / 4 + 1))
+    }
+
+    /// The pause before the next try when somebody asked us to wait: never less than the backoff's base, never more than its cap.
+    #[must_use]
+    pub fn retry_pause(&self, asked: Option<Duration>, n: u32, salt: Uuid) -> TimeDelta {
+        match asked {
+            None => self.backoff(n, salt),
+            Some(asked) => {
+                let asked = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX);
+                let pause = asked.clamp(self.backoff_base_ms, self.backoff_cap_ms);
+                millis(pause + spread(salt, n) % (self.backoff_base_ms / 4 + 1))
+            }
+        }
+    }
+
+    /// The pause before poll number `n` (from 0).
+    #[must_use]
+    pub fn poll_pause(&self, n: u32) -> TimeDelta {
+        let mut pause = self.poll_first_ms;
+        for _ in 0..n.min(20) {
+            pause = (pause + pause / 2).min(self.poll_cap_ms);
+        }
+        millis(pause.min(self.poll_cap_ms))
+    }
+
+    /// When the answer of a create call that starts now counts as lost.
+    #[must_use]
+    pub fn answer_deadline(&self, now: Timestamp) -> Timestamp {
+        now + millis(self.submit_timeout_ms.saturating_add(self.lease_margin_ms))
+    }
+
+    /// When a job that is accepted now is given up.
+    #[must_use]
+    pub fn running_deadline(&self, now: Timestamp) -> Timestamp {
+        now + seconds(self.max_running_seconds)
+    }
+
+    /// What is held for a video of `length` seconds at `price` a second; `None` on overflow.
+    #[must_use]
+    pub fn hold(&self, price: Credits, length: u32) -> Option<Credits> {
+        let full = price.times(u64::from(length))?.times(u64::from(self.hold_percent))?;
+        Some(Credits(full.0.checked_add(99)? / 100))
+    }
+}
+
+/// What a finished video costs: each started second, never more than is held. Without a measured length, the length asked for.
+#[must_use]
+pub fn charge(order: &Order, duration_millis: Option<u64>) -> Credits {
+    let started = duration_millis.map_or(u64::from(order.duration_seconds), |millis| millis.div_ceil(1000));
+    order.price_per_second.times(started).map_or(order.hold, |price| price.min(order.hold))
+}
+
+pub(super) fn millis(count: u64) -> TimeDelta {
+    TimeDelta::milliseconds(i64::try_from(count).unwrap_or(i64::MAX / 1_000_000))
+}
+
+fn spread(salt: Uuid, n: u32) -> u64 {
+    let (high, low) = salt.as_u64_pair();
+    (high ^ low.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(n % 63) >> 8
+}

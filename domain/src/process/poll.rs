@@ -1,0 +1,122 @@
+//! Asks the provider how a job is doing (group `cg.provider.poll.v1`). Early, late, stale and repeated wake-ups are no-ops.
+
+use super::submit::{described, end};
+use super::turn::{Declined, Turn};
+use super::{CancelRule, Next, ProcessManager};
+use crate::attempt::{self, Attempt};
+use crate::message::Message;
+use crate::outcome::{Answer, Call, JobState, Polled};
+use crate::task::{self, ErrorClass, Task};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PollProvider;
+
+impl ProcessManager for PollProvider {
+    fn name(&self) -> &'static str {
+        "cg.provider.poll.v1"
+    }
+
+    fn react(&self, message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        let Message::PollDue(due) = message else {
+            return Err(Declined::stale("not a poll"));
+        };
+        let Attempt::Running { job, next_poll_at, .. } = turn.case.attempt.state.clone() else {
+            return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
+        };
+        if due.version != turn.case.attempt.version {
+            return Err(Declined::stale("a later wake-up exists"));
+        }
+        if next_poll_at > turn.now {
+            // This is the one wake-up for that time, and it came early: without another one nobody would ask.
+            turn.rearm(message.clone(), next_poll_at);
+            return Ok(Next::Done);
+        }
+        Ok(Next::Call(Call::Poll { job }))
+    }
+
+    fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        match (call, answer) {
+            (Call::Poll { job }, Answer::Polled(polled)) => conclude_poll(job, polled, turn),
+            (Call::Cancel { .. }, Answer::CancelAsked(_)) => Ok(Next::Done),
+            _ => Err(Declined::stale("not the answer to this call")),
+        }
+    }
+}
+
+/// What an answer about a job leads to, whoever asked.
+pub(super) fn conclude_poll(asked: &str, polled: Polled, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    let Attempt::Running { job, give_up_at, polls, .. } = turn.case.attempt.state.clone() else {
+        return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
+    };
+    if job != asked {
+        return Err(Declined::stale("the answer is about another job"));
+    }
+    match polled {
+        Polled::State(JobState::Succeeded { usage_millis, .. }) => {
+            turn.attempt(attempt::Command::Succeed { usage_millis })?;
+            finished(turn)?;
+            Ok(Next::Done)
+        }
+        Polled::State(JobState::Failed(fault)) => {
+            let (class, code, message) = described(fault);
+            turn.attempt(attempt::Command::Fail { round: None, class, code: code.clone(), message: message.clone() })?;
+            end(turn, class, code, message)?;
+            Ok(Next::Done)
+        }
+        Polled::State(JobState::Canceled) => {
+            turn.attempt(attempt::Command::ConfirmCancel)?;
+            end(turn, ErrorClass::Provider, "canceled_by_provider".to_owned(), "the provider ended the job".to_owned())?;
+            Ok(Next::Done)
+        }
+        not_done if turn.now >= give_up_at => give_up(turn, job, &not_done),
+        not_done => keep_waiting(turn, job, polls, &not_done),
+    }
+}
+
+/// The provider has finished: fetch it, unless the user cancelled and the product rule drops it.
+fn finished(turn: &mut Turn<'_>) -> Result<(), Declined> {
+    match (&turn.case.task.state, turn.policy.cancel_rule) {
+        (Task::CancelReconciling(_), CancelRule::Discard) => turn.task(task::Command::DiscardOutput)?,
+        _ => turn.task(task::Command::BeginFetch)?,
+    }
+    Ok(())
+}
+
+fn keep_waiting(turn: &mut Turn<'_>, job: String, polls: u32, answer: &Polled) -> Result<Next, Declined> {
+    let (finding, percent, asked) = reading(answer);
+    let canceling = matches!(turn.case.task.state, Task::CancelReconciling(_));
+    let pause = if canceling { turn.policy.poll_pause(polls.min(2)) } else { turn.policy.poll_pause(polls + 1) };
+    let pause = asked.map_or(pause, |asked| {
+        let asked = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX).min(turn.policy.backoff_cap_ms);
+        pause.max(super::policy::millis(asked))
+    });
+    turn.attempt(attempt::Command::NotePoll { percent, next_poll_at: turn.now + pause, finding })?;
+    // A cancel that the provider has not carried out is asked for again: the first one may have been lost.
+    Ok(if canceling { Next::Call(Call::Cancel { job }) } else { Next::Done })
+}
+
+fn give_up(turn: &mut Turn<'_>, job: String, answer: &Polled) -> Result<Next, Declined> {
+    let (finding, ..) = reading(answer);
+    turn.attempt(attempt::Command::GiveUp { reason: format!("not done in time, last seen {finding}") })?;
+    end(
+        turn,
+        ErrorClass::Timeout,
+        "provider_never_finished".to_owned(),
+        "the provider did not finish in time".to_owned(),
+    )?;
+    // So that it does not go on costing money; the task has ended whatever comes of it.
+    Ok(Next::Call(Call::Cancel { job }))
+}
+
+fn reading(polled: &Polled) -> (String, Option<u8>, Option<Duration>) {
+    match polled {
+        Polled::State(JobState::Queued) => ("queued".to_owned(), None, None),
+        Polled::State(JobState::Running { percent }) => ("running".to_owned(), *percent, None),
+        Polled::State(JobState::NotFound) => ("not found".to_owned(), None, None),
+        Polled::State(JobState::Unrecognised { raw }) => (format!("unrecognised: {raw}"), None, None),
+        Polled::State(other) => (format!("{other:?}").chars().take(32).collect(), None, None),
+        Polled::Unavailable { cause, retry_after } => (format!("unavailable: {cause}"), None, *retry_after),
+    }
+}

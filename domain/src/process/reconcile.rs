@@ -1,0 +1,113 @@
+//! Finds out what became of an unclear submit or of a cancel (group `cg.reconcile.v1`).
+
+use super::poll::conclude_poll;
+use super::submit::{accept, lose_answer, put_off};
+use super::turn::{Declined, Turn};
+use super::{Next, ProcessManager};
+use crate::attempt::{self, Attempt};
+use crate::message::Message;
+use crate::outcome::{Answer, Call, CancelAsked, Found};
+use crate::task::{self, Task};
+use crate::time::seconds;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reconcile;
+
+impl ProcessManager for Reconcile {
+    fn name(&self) -> &'static str {
+        "cg.reconcile.v1"
+    }
+
+    fn react(&self, message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        let canceling = match turn.case.task.state {
+            Task::CancelReconciling(_) => true,
+            Task::Reconciling(_) | Task::Submitting(_) => false,
+            _ => return Err(Declined::stale(format!("the task is {}", turn.case.task.state.state().name()))),
+        };
+        match turn.case.attempt.state.clone() {
+            Attempt::Unclear { next_lookup_at, .. } if next_lookup_at > turn.now => {
+                Err(Declined::early("its own wake-up will come"))
+            }
+            Attempt::Unclear { core, .. } => Ok(Next::Call(Call::Find { attempt: core.id() })),
+            Attempt::Submitting { give_up_at, .. } if give_up_at > turn.now => {
+                turn.rearm(message.clone(), give_up_at);
+                Ok(Next::Done)
+            }
+            Attempt::Submitting { core, .. } => {
+                lose_answer(turn, core.round, "the worker's lease ended without an answer")?;
+                Ok(Next::Done)
+            }
+            Attempt::Planned(_) if canceling => {
+                turn.attempt(attempt::Command::ConfirmCancel)?;
+                turn.task(task::Command::ConfirmCancel)?;
+                Ok(Next::Done)
+            }
+            Attempt::Running { job, .. } if canceling => Ok(Next::Call(Call::Cancel { job })),
+            other => Err(Declined::stale(format!("the attempt is {}", other.state().name()))),
+        }
+    }
+
+    fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        match (call, answer) {
+            (Call::Find { .. }, Answer::Found(found)) => conclude_find(found, turn),
+            (Call::Cancel { job }, Answer::CancelAsked(asked)) => conclude_cancel(job, asked, turn),
+            (Call::Poll { job }, Answer::Polled(polled)) => match conclude_poll(job, polled, turn)? {
+                // The cancel has just been asked for: the next poll asks again if it was lost.
+                Next::Call(Call::Cancel { .. }) => Ok(Next::Done),
+                next => Ok(next),
+            },
+            _ => Err(Declined::stale("not the answer to this call")),
+        }
+    }
+}
+
+fn conclude_find(found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    let Attempt::Unclear { core, since, lookups, absences, .. } = turn.case.attempt.state.clone() else {
+        return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
+    };
+    match found {
+        Found::Job { job } => {
+            accept(turn, job)?;
+            // A cancel goes on with the job that was found.
+            return Ok(if matches!(turn.case.task.state, Task::CancelReconciling(_)) { Next::Again } else { Next::Done });
+        }
+        Found::Absent if absences + 1 >= turn.policy.absences_needed => {
+            put_off(turn, core.round, "known_absent", None)?;
+        }
+        Found::Ambiguous { jobs } => {
+            let count = jobs.len();
+            note(turn, false, lookups, format!("{count} jobs carry the reference"))?;
+            ask_person(turn, format!("{count} jobs at the provider carry the reference of attempt {}", core.id()))?;
+        }
+        Found::Absent => note(turn, true, lookups, "no job carries the reference".to_owned())?,
+        Found::Inconclusive { cause } => {
+            note(turn, false, lookups, cause)?;
+            if turn.now >= since + seconds(turn.policy.max_unclear_seconds) {
+                ask_person(turn, format!("attempt {} stayed unclear for too long", core.id()))?;
+            }
+        }
+    }
+    Ok(Next::Done)
+}
+
+fn note(turn: &mut Turn<'_>, absent: bool, lookups: u32, finding: String) -> Result<(), Declined> {
+    let salt = turn.case.attempt_id().map(|id| id.0).unwrap_or_default();
+    let pause = if absent { super::policy::millis(turn.policy.settle_delay_ms) } else { turn.policy.backoff(lookups, salt) };
+    turn.attempt(attempt::Command::NoteLookup { absent, next_lookup_at: turn.now + pause, finding })?;
+    Ok(())
+}
+
+fn ask_person(turn: &mut Turn<'_>, reason: String) -> Result<(), Declined> {
+    turn.task(task::Command::AskPerson { reason })?;
+    Ok(())
+}
+
+fn conclude_cancel(job: &str, asked: CancelAsked, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    if !matches!(turn.case.attempt.state, Attempt::Running { .. }) {
+        return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
+    }
+    // Whatever it said, only the job's own state tells what came of it.
+    let _ = asked;
+    Ok(Next::Call(Call::Poll { job: job.to_owned() }))
+}

@@ -1,0 +1,178 @@
+//! Submits a task to its provider (group `cg.scheduler.submit.v1`).
+//!
+//! "It will be submitted" (`attempt.planned`) and "the request may have left" (`attempt.submission_begun`) are two durable
+//! facts. A redelivered message goes on from where they are: never begun, then begin; begun and unanswered, then the answer
+//! is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
+
+use super::turn::{Declined, Turn};
+use super::{Next, ProcessManager};
+use crate::attempt::{self, Attempt};
+use crate::id::AttemptId;
+use crate::message::Message;
+use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
+use crate::task::{self, ErrorClass, Task};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubmitTask;
+
+impl ProcessManager for SubmitTask {
+    fn name(&self) -> &'static str {
+        "cg.scheduler.submit.v1"
+    }
+
+    fn react(&self, _message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        match turn.case.task.state.clone() {
+            Task::Queued(order) => {
+                turn.task(task::Command::BeginSubmission { attempt_no: 1 })?;
+                turn.attempt(attempt::Command::Plan { task: order.task, number: 1, provider: order.provider })?;
+                Ok(Next::Again)
+            }
+            Task::WaitingRetry { live, retry_at, .. } => {
+                if retry_at > turn.now {
+                    return Err(Declined::early("the retry is not due, its own wake-up will come"));
+                }
+                if turn.now >= live.order.give_up_at {
+                    return give_up_waiting(turn);
+                }
+                turn.task(task::Command::BeginSubmission { attempt_no: live.attempt_no })?;
+                Ok(Next::Again)
+            }
+            Task::Submitting(_) => go_on(turn),
+            other => Err(Declined::stale(format!("the task is {}", other.state().name()))),
+        }
+    }
+
+    fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+        let (Call::Create { round, .. }, Answer::Created(created)) = (call, answer) else {
+            return Err(Declined::stale("not the answer to a create call"));
+        };
+        conclude_create(*round, created, turn)?;
+        Ok(Next::Done)
+    }
+}
+
+/// The task is being submitted: what exactly is to be done depends on how far the attempt got.
+fn go_on(turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    match turn.case.attempt.state.clone() {
+        Attempt::Planned(core) => {
+            let give_up_at = turn.policy.answer_deadline(turn.now);
+            turn.attempt(attempt::Command::BeginSubmission { give_up_at })?;
+            let timeout = Duration::from_millis(turn.policy.submit_timeout_ms);
+            Ok(Next::Call(Call::Create { attempt: core.id(), round: core.round + 1, timeout }))
+        }
+        Attempt::Submitting { give_up_at, .. } if give_up_at > turn.now => {
+            Err(Declined::early("a worker is at it; if it is gone, the scan takes over when its lease ends"))
+        }
+        Attempt::Submitting { core, .. } => {
+            lose_answer(turn, core.round, "the worker's lease ended without an answer")?;
+            Ok(Next::Done)
+        }
+        Attempt::Running { .. } => {
+            turn.task(task::Command::Accept)?;
+            Ok(Next::Done)
+        }
+        other => Err(Declined::stale(format!("the attempt is {}", other.state().name()))),
+    }
+}
+
+pub(super) fn lose_answer(turn: &mut Turn<'_>, round: u32, cause: &str) -> Result<(), Declined> {
+    let next_lookup_at = turn.now + super::policy::millis(turn.policy.settle_delay_ms);
+    turn.attempt(attempt::Command::LoseAnswer { round, next_lookup_at, cause: cause.to_owned() })?;
+    if matches!(turn.case.task.state, Task::Submitting(_)) {
+        turn.task(task::Command::LoseTrack)?;
+    }
+    Ok(())
+}
+
+/// The provider has the job: the attempt runs. Whoever hears of it first (the answer, a callback, a look-up) records it.
+pub(super) fn accept(turn: &mut Turn<'_>, job: String) -> Result<(), Declined> {
+    let now = turn.now;
+    let accepted = turn.attempt(attempt::Command::Accept {
+        job: job.clone(),
+        next_poll_at: now + turn.policy.poll_pause(0),
+        give_up_at: turn.policy.running_deadline(now),
+    });
+    if accepted.is_err() {
+        // Another job is known for this attempt, or nobody waits any more: its cost must not be lost from sight.
+        turn.attempt(attempt::Command::RecordOrphan { job })?;
+        return Ok(());
+    }
+    if matches!(turn.case.task.state, Task::Submitting(_) | Task::Reconciling(_) | Task::ManualReview(_)) {
+        turn.task(task::Command::Accept)?;
+    }
+    Ok(())
+}
+
+/// Nothing was created: the attempt may be begun again, unless the user wants it cancelled.
+pub(super) fn put_off(
+    turn: &mut Turn<'_>,
+    round: u32,
+    reason: &str,
+    asked: Option<Duration>,
+) -> Result<(), Declined> {
+    turn.attempt(attempt::Command::Defer { reason: reason.to_owned(), round })?;
+    if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
+        turn.attempt(attempt::Command::ConfirmCancel)?;
+        turn.task(task::Command::ConfirmCancel)?;
+        return Ok(());
+    }
+    let salt = turn.case.attempt_id().unwrap_or(AttemptId(uuid::Uuid::nil())).0;
+    let retry_at = turn.now + turn.policy.retry_pause(asked, round.saturating_sub(1), salt);
+    turn.task(task::Command::Defer { retry_at, reason: reason.to_owned() })?;
+    Ok(())
+}
+
+fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<(), Declined> {
+    match created {
+        Created::Accepted { job } => accept(turn, job),
+        Created::Throttled { retry_after } => put_off(turn, round, "throttled", retry_after),
+        Created::NotSent { .. } => put_off(turn, round, "not_sent", None),
+        Created::Unknown { cause } => lose_answer(turn, round, &cause),
+        Created::Rejected(fault) => {
+            let (class, code, message) = described(fault);
+            turn.attempt(attempt::Command::Fail {
+                round: Some(round),
+                class,
+                code: code.clone(),
+                message: message.clone(),
+            })?;
+            end(turn, class, code, message)
+        }
+    }
+}
+
+/// Ends the task without a video: cancelled where the user wanted that, failed otherwise.
+pub(super) fn end(turn: &mut Turn<'_>, class: ErrorClass, code: String, message: String) -> Result<(), Declined> {
+    match turn.case.task.state {
+        Task::CancelReconciling(_) => turn.task(task::Command::ConfirmCancel)?,
+        Task::Reconciling(_) => {
+            // The provider's no came late, after the answer was given up for lost: it is an answer all the same.
+            turn.task(task::Command::Defer { retry_at: turn.now, reason: "late_refusal".to_owned() })?;
+            turn.task(task::Command::Fail { class, code, message })?;
+        }
+        _ => turn.task(task::Command::Fail { class, code, message })?,
+    }
+    Ok(())
+}
+
+pub(super) fn described(fault: ProviderFault) -> (ErrorClass, String, String) {
+    let class = match fault.class {
+        FaultClass::Moderation => ErrorClass::Moderation,
+        FaultClass::BadRequest => ErrorClass::BadRequest,
+        FaultClass::Account => ErrorClass::ProviderAccount,
+        FaultClass::Internal => ErrorClass::Provider,
+    };
+    (class, fault.code, fault.message)
+}
+
+fn give_up_waiting(turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    turn.attempt(attempt::Command::GiveUp { reason: "no provider took it in time".to_owned() })?;
+    turn.task(task::Command::Fail {
+        class: ErrorClass::Timeout,
+        code: "waited_too_long".to_owned(),
+        message: "no provider took the task in time".to_owned(),
+    })?;
+    Ok(Next::Done)
+}

@@ -1,0 +1,283 @@
+//! A turn: commands given to the aggregates of one case, and what they came to.
+//!
+//! Every change goes through `decide`; every message that announces a change is derived here from the event itself, so that
+//! publishing can not be forgotten.
+
+use super::case::{Case, StreamId};
+use super::policy::Policy;
+use crate::aggregate::{Aggregate, Decision, Refusal};
+use crate::attempt::{self, Attempt};
+use crate::id::{AttemptId, TaskId, TenantId};
+use crate::ledger::{self, Account};
+use crate::message::Message;
+use crate::message::kinds::{AttemptRef, TaskRef};
+use crate::task::{self, State, Task};
+use crate::time::Timestamp;
+
+/// The message was understood, and leads to nothing. Recorded, acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Declined {
+    /// A stable word: `stale`, `early`, or the code of a refusal.
+    pub code: &'static str,
+    /// A sentence.
+    pub detail: String,
+}
+
+impl Declined {
+    /// The facts have moved on.
+    pub fn stale(detail: impl Into<String>) -> Self {
+        Self { code: "stale", detail: detail.into() }
+    }
+
+    /// It is not time yet, and a later wake-up exists.
+    pub fn early(detail: impl Into<String>) -> Self {
+        Self { code: "early", detail: detail.into() }
+    }
+}
+
+impl From<Refusal> for Declined {
+    fn from(refusal: Refusal) -> Self {
+        Self { code: refusal.code, detail: refusal.to_string() }
+    }
+}
+
+/// An event to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// To the task's stream.
+    Task(TaskId, task::Event),
+    /// To an attempt's stream.
+    Attempt(AttemptId, attempt::Event),
+    /// To an account's stream.
+    Account(crate::id::AccountId, ledger::Event),
+}
+
+impl Change {
+    /// The stream it belongs to.
+    #[must_use]
+    pub const fn stream(&self) -> StreamId {
+        match self {
+            Self::Task(id, _) => StreamId::task(*id),
+            Self::Attempt(id, _) => StreamId::attempt(*id),
+            Self::Account(id, _) => StreamId::account(*id),
+        }
+    }
+}
+
+/// What a message's id is derived from: so it is the same however often the step is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An event announces it.
+    Event {
+        /// Its stream.
+        stream: StreamId,
+        /// Its version.
+        version: i64,
+    },
+    /// It sets a wake-up again that came too early; the id is derived from the message that did.
+    Rearmed,
+}
+
+/// A message to be published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// What it is derived from.
+    pub origin: Origin,
+    /// The message.
+    pub message: Message,
+    /// Not before this time; `None`: at once.
+    pub deliver_at: Option<Timestamp>,
+}
+
+/// News for a person, shown once per task version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose news.
+    pub tenant: TenantId,
+    /// About which task.
+    pub task: TaskId,
+    /// The version of the task that it tells about.
+    pub version: i64,
+    /// The state the task is in.
+    pub state: State,
+}
+
+/// Commands given to one case at one time, and what they came to.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    /// The facts, with this turn's own changes folded in.
+    pub case: Case,
+    /// The time of this turn.
+    pub now: Timestamp,
+    /// Product rules.
+    pub policy: &'a Policy,
+    /// Events to be appended, in order.
+    pub changes: Vec<Change>,
+    /// Messages to be published.
+    pub announcements: Vec<Announcement>,
+    /// News to be recorded.
+    pub notices: Vec<Notice>,
+}
+
+impl<'a> Turn<'a> {
+    /// A turn on a whole case.
+    #[must_use]
+    pub const fn new(case: Case, now: Timestamp, policy: &'a Policy) -> Self {
+        Self { case, now, policy, changes: Vec::new(), announcements: Vec::new(), notices: Vec::new() }
+    }
+
+    /// Gives the task a command.
+    ///
+    /// # Errors
+    /// The task's refusal.
+    pub fn task(&mut self, command: task::Command) -> Result<(), Refusal> {
+        let Some(id) = self.task_id_for(&command) else {
+            return Err(nothing_there("task", command.on().name()));
+        };
+        if let Decision::Record(events) = self.case.task.state.decide(command, self.now)? {
+            for event in events {
+                self.apply_task(id, event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the case's attempt a command.
+    ///
+    /// # Errors
+    /// The attempt's refusal.
+    pub fn attempt(&mut self, command: attempt::Command) -> Result<(), Refusal> {
+        let on = command.on().name();
+        let Some(id) = self.case.attempt_id() else {
+            return Err(nothing_there("attempt", on));
+        };
+        if let Decision::Record(events) = self.case.attempt.state.decide(command, self.now)? {
+            for event in events {
+                self.apply_attempt(id, event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the account a command.
+    ///
+    /// # Errors
+    /// The account's refusal.
+    pub fn account(&mut self, command: ledger::Command) -> Result<(), Refusal> {
+        let on = command.on().name();
+        let Some(id) = self.case.account_id() else {
+            return Err(nothing_there("account", on));
+        };
+        if let Decision::Record(events) = self.case.account.state.decide(command, self.now)? {
+            for event in events {
+                let state = std::mem::replace(&mut self.case.account.state, Account::absent());
+                self.case.account.state = state.evolve(&event).map_err(|it| broken("account", on, &it))?;
+                self.case.account.version += 1;
+                self.changes.push(Change::Account(id, event));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a wake-up again.
+    pub fn rearm(&mut self, message: Message, at: Timestamp) {
+        self.announcements.push(Announcement { origin: Origin::Rearmed, message, deliver_at: Some(at) });
+    }
+
+    /// The number of the task's current attempt, 1 before there is one.
+    #[must_use]
+    pub fn attempt_no(&self) -> u32 {
+        self.case.task.state.live().map_or(1, |live| live.attempt_no)
+    }
+
+    fn task_id_for(&self, command: &task::Command) -> Option<TaskId> {
+        match command {
+            task::Command::Submit(order) => Some(order.task),
+            _ => self.case.task_id(),
+        }
+    }
+
+    fn apply_task(&mut self, id: TaskId, event: task::Event) -> Result<(), Refusal> {
+        let state = std::mem::replace(&mut self.case.task.state, Task::Absent);
+        self.case.task.state = state.evolve(&event).map_err(|it| broken("task", "evolve", &it))?;
+        self.case.task.version += 1;
+        self.announce_task(id, &event);
+        self.changes.push(Change::Task(id, event));
+        Ok(())
+    }
+
+    fn apply_attempt(&mut self, id: AttemptId, event: attempt::Event) -> Result<(), Refusal> {
+        let state = std::mem::replace(&mut self.case.attempt.state, Attempt::Absent);
+        self.case.attempt.state = state.evolve(&event).map_err(|it| broken("attempt", "evolve", &it))?;
+        self.case.attempt.version += 1;
+        self.announce_attempt(id, &event);
+        self.changes.push(Change::Attempt(id, event));
+        Ok(())
+    }
+
+    /// What a task's event announces: the one place that says so.
+    fn announce_task(&mut self, id: TaskId, event: &task::Event) {
+        use task::Event as It;
+        let version = self.case.task.version;
+        let about = TaskRef { task_id: id, task_version: version };
+        let attempt = self.case.attempt_id().map(|attempt_id| AttemptRef { task_id: id, attempt_id, version });
+        let (message, deliver_at) = match event {
+            It::Submitted { .. } => (Some(Message::SubmitRequested(about)), None),
+            It::Deferred { retry_at, .. } => (Some(Message::SubmitDue(about)), Some(*retry_at)),
+            It::FetchBegun { .. } => (attempt.map(Message::FetchRequested), None),
+            It::FetchDelayed { retry_at, .. } => (attempt.map(Message::FetchDue), Some(*retry_at)),
+            It::VideoStored { .. } => (attempt.map(Message::PostprocessRequested), None),
+            It::CancelRequested { .. } => (attempt.map(Message::ReconcileDue), Some(self.now)),
+            It::Succeeded { .. } | It::Failed { .. } | It::Canceled { .. } | It::CanceledWithOutput {} => {
+                (Some(Message::SettleRequested(about)), None)
+            }
+            It::SubmissionBegun { .. } | It::Accepted {} | It::TrackLost {} | It::ReviewRequested { .. } => (None, None),
+        };
+        let origin = Origin::Event { stream: StreamId::task(id), version };
+        self.announcements.extend(message.map(|message| Announcement { origin, message, deliver_at }));
+        self.announcements.push(Announcement { origin, message: Message::StateChanged(about), deliver_at: None });
+    }
+
+    /// What an attempt's event announces: the one place that says so.
+    fn announce_attempt(&mut self, id: AttemptId, event: &attempt::Event) {
+        use attempt::Event as It;
+        let version = self.case.attempt.version;
+        let Some(task_id) = self.case.attempt.state.core().map(|core| core.task) else { return };
+        let about = AttemptRef { task_id, attempt_id: id, version };
+        let (message, at) = match event {
+            It::Accepted { next_poll_at, .. } | It::Polled { next_poll_at, .. } => {
+                (Message::PollDue(about), *next_poll_at)
+            }
+            It::AnswerLost { next_lookup_at, .. } | It::LookedUp { next_lookup_at, .. } => {
+                (Message::ReconcileDue(about), *next_lookup_at)
+            }
+            It::Planned { .. }
+            | It::SubmissionBegun { .. }
+            | It::Deferred { .. }
+            | It::Succeeded { .. }
+            | It::Failed { .. }
+            | It::Canceled {}
+            | It::GivenUp { .. }
+            | It::OrphanRecorded { .. } => return,
+        };
+        let origin = Origin::Event { stream: StreamId::attempt(id), version };
+        self.announcements.push(Announcement { origin, message, deliver_at: Some(at) });
+    }
+}
+
+fn nothing_there(aggregate: &'static str, command: &'static str) -> Refusal {
+    Refusal {
+        aggregate,
+        state: "ABSENT",
+        command,
+        code: "nothing_there",
+        message: "the case has none".to_owned(),
+    }
+}
+
+/// `decide` recorded an event that `evolve` does not accept: the table tests make this impossible, and if it happens
+/// nothing is appended.
+fn broken(aggregate: &'static str, command: &'static str, misfit: &crate::aggregate::Misfit) -> Refusal {
+    Refusal { aggregate, state: misfit.state, command, code: "misfit", message: misfit.to_string() }
+}

@@ -1,0 +1,35 @@
+//! Which message would set a stalled task going again. The scan that finds such tasks needs no rules of its own.
+
+use super::case::Case;
+use crate::attempt::Attempt;
+use crate::ledger::Hold;
+use crate::message::Message;
+use crate::message::kinds::{AttemptRef, TaskRef};
+use crate::task::Task;
+
+/// The message that the task is waiting for, as of its facts; `None` where it waits for nothing a machine can do. The
+/// account has to be part of the case: a task that has ended may still wait for its settlement.
+#[must_use]
+pub fn wake_up(case: &Case) -> Option<Message> {
+    let task_id = case.task_id()?;
+    let about = TaskRef { task_id, task_version: case.task.version };
+    let attempt = |version| case.attempt_id().map(|attempt_id| AttemptRef { task_id, attempt_id, version });
+    match (&case.task.state, &case.attempt.state) {
+        (Task::Queued(_), _) => Some(Message::SubmitRequested(about)),
+        (Task::WaitingRetry { .. }, _) => Some(Message::SubmitDue(about)),
+        (Task::Submitting(_), _) => Some(Message::SubmitRequested(about)),
+        (Task::CancelReconciling(_), Attempt::Running { .. }) | (Task::ProviderRunning(_), _) => {
+            attempt(case.attempt.version).map(Message::PollDue)
+        }
+        (Task::Reconciling(_) | Task::CancelReconciling(_), _) => {
+            attempt(case.attempt.version).map(Message::ReconcileDue)
+        }
+        (Task::Fetching { .. }, _) => attempt(case.task.version).map(Message::FetchDue),
+        (Task::MediaProcessing { .. }, _) => attempt(case.task.version).map(Message::PostprocessRequested),
+        (
+            Task::Succeeded { .. } | Task::Failed { .. } | Task::Canceled(_) | Task::CanceledWithOutput(_),
+            _,
+        ) => matches!(case.account.state.hold(task_id), Some(Hold::Open(_))).then_some(Message::SettleRequested(about)),
+        (Task::Absent | Task::ManualReview(_), _) => None,
+    }
+}

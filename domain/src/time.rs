@@ -1,0 +1,19 @@
+//! Instants. The domain never reads a clock: `now` comes in with every command.
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+
+/// An instant in UTC with microseconds, the precision that PostgreSQL stores.
+pub type Timestamp = DateTime<Utc>;
+
+/// Cuts an instant to microseconds, so that the value in memory equals the value that is read back from the database.
+#[must_use]
+pub fn stored_precision(instant: Timestamp) -> Timestamp {
+    instant.duration_trunc(TimeDelta::microseconds(1)).unwrap_or(instant)
+}
+
+/// Seconds as a `TimeDelta`; values beyond what an instant can carry are cut to 100 years.
+#[must_use]
+pub fn seconds(count: u64) -> TimeDelta {
+    const CENTURY: i64 = 100 * 365 * 24 * 3600;
+    TimeDelta::seconds(i64::try_from(count).unwrap_or(CENTURY).min(CENTURY))
+}

@@ -1,0 +1,108 @@
+//! Golden files: `golden/<name>.v<version>.json` holds a body of every event ever written. Files are only ever added.
+//! `BLESS=1 cargo test -p domain --test golden` writes the missing ones.
+
+mod support;
+
+use domain::aggregate::{Aggregate, Decision};
+use domain::attempt::Attempt;
+use domain::ledger::Account;
+use domain::stored::{Stored, StoredEvent};
+use domain::task::Task;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+type Anyhow = Result<(), Box<dyn std::error::Error>>;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// One sample of each event that the sample commands lead to.
+fn samples<A: Aggregate>(commands: &[A::Command]) -> Result<BTreeMap<String, Stored>, Box<dyn std::error::Error>>
+where
+    A::Command: Clone,
+    A::Event: StoredEvent,
+{
+    let mut found = BTreeMap::new();
+    let mut seen: Vec<A> = vec![];
+    let mut todo = std::collections::VecDeque::from([A::absent()]);
+    while let Some(state) = todo.pop_front() {
+        if seen.contains(&state) || seen.len() > 400 {
+            continue;
+        }
+        seen.push(state.clone());
+        for command in commands {
+            if let Ok(Decision::Record(events)) = state.decide(command.clone(), support::now()) {
+                let mut next = state.clone();
+                for event in &events {
+                    found.entry(event.name().to_owned()).or_insert(event.encode()?);
+                    next = next.evolve(event)?;
+                }
+                todo.push_back(next);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn check<A: Aggregate>(commands: &[A::Command], names: &[(&str, i16)]) -> Anyhow
+where
+    A::Command: Clone,
+    A::Event: StoredEvent + PartialEq + std::fmt::Debug,
+{
+    let samples = samples::<A>(commands)?;
+    for (name, version) in names {
+        let sample = samples.get(*name).ok_or_else(|| format!("no sample command leads to {name}"))?;
+        let file = folder().join(format!("{name}.v{version}.json"));
+        let text = format!("{}\n", serde_json::to_string_pretty(&sample.body)?);
+        if !file.exists() && std::env::var_os("BLESS").is_some() {
+            std::fs::write(&file, &text)?;
+        }
+        let golden = std::fs::read_to_string(&file).map_err(|_| format!("{} is missing: BLESS=1 writes it", file.display()))?;
+        assert_eq!(golden, text, "{name} v{version} is encoded otherwise than it was: that needs a new version");
+        let event = A::Event::decode(sample.clone())?;
+        assert_eq!(event.encode()?, *sample, "{name} does not survive a round trip");
+    }
+    Ok(())
+}
+
+#[test]
+fn todays_encoding_is_the_newest_golden_file() -> Anyhow {
+    check::<Task>(&support::task_commands(), domain::task::Event::NAMES)?;
+    check::<Attempt>(&support::attempt_commands(), domain::attempt::Event::NAMES)?;
+    check::<Account>(&support::account_commands(), domain::ledger::Event::NAMES)
+}
+
+#[test]
+fn every_golden_file_decodes() -> Anyhow {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder())? {
+        let path = entry?.path();
+        let stem = path.file_stem().and_then(|it| it.to_str()).ok_or("a file without a name")?;
+        let (name, version) = stem.rsplit_once(".v").ok_or_else(|| format!("{stem} has no version"))?;
+        let body = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+        let stored = Stored { name: name.to_owned(), version: version.parse()?, body };
+        match name.split_once('.').map(|(category, _)| category) {
+            Some("task") => drop(domain::task::Event::decode(stored)?),
+            Some("attempt") => drop(domain::attempt::Event::decode(stored)?),
+            Some("account") => drop(domain::ledger::Event::decode(stored)?),
+            _ => return Err(format!("{stem} belongs to no aggregate").into()),
+        }
+        count += 1;
+    }
+    let names = domain::task::Event::NAMES.len() + domain::attempt::Event::NAMES.len() + domain::ledger::Event::NAMES.len();
+    assert!(count >= names, "{count} golden files for {names} events");
+    Ok(())
+}
+
+#[test]
+fn an_unknown_version_or_name_is_named() -> Anyhow {
+    let body = serde_json::json!({ "attempt_no": 1 });
+    let newer = Stored { name: "task.submission_begun".to_owned(), version: 99, body: body.clone() };
+    let text = domain::task::Event::decode(newer).expect_err("a newer version is not read").to_string();
+    assert!(text.contains("task.submission_begun") && text.contains("99"), "{text}");
+    let unknown = Stored { name: "task.exploded".to_owned(), version: 1, body };
+    let text = domain::task::Event::decode(unknown).expect_err("an unknown name is not read").to_string();
+    assert!(text.contains("task.exploded"), "{text}");
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Appending what a turn came to: events, outbox rows and notices, in one statement each, in the caller's transaction.
+
+use crate::error::StoreError;
+use crate::transaction::Tx;
+use domain::id::{CausationId, CorrelationId, EventId, TenantId, derived};
+use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
+use domain::stored::{Stored, StoredEvent};
+use domain::time::Timestamp;
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Who and why: stored with every event and message.
+#[derive(Clone, Debug)]
+pub struct Meta {
+    /// Whose facts these are.
+    pub tenant: TenantId,
+    /// The request that started the chain.
+    pub correlation: CorrelationId,
+    /// The command or message that is being handled.
+    pub causation: CausationId,
+    /// Who acts: `user:…`, or the consumer's name.
+    pub actor: String,
+    /// Trace id, 32 hex digits.
+    pub trace: String,
+}
+
+/// The id of an event: the same however often the step that records it is repeated.
+fn event_id(stream: StreamId, version: i64) -> Uuid {
+    derived("event", stream.id, &format!("{}:{version}", stream.category.name()))
+}
+
+#[derive(Default)]
+struct EventColumns {
+    event_id: Vec<Uuid>,
+    category: Vec<&'static str>,
+    stream_id: Vec<Uuid>,
+    version: Vec<i64>,
+    name: Vec<String>,
+    schema_version: Vec<i16>,
+    body: Vec<serde_json::Value>,
+}
+
+#[derive(Default)]
+struct OutboxColumns {
+    event_id: Vec<Uuid>,
+    aggregate_type: Vec<&'static str>,
+    aggregate_id: Vec<Uuid>,
+    event_type: Vec<&'static str>,
+    schema_version: Vec<i16>,
+    topic: Vec<&'static str>,
+    tag: Vec<&'static str>,
+    payload: Vec<serde_json::Value>,
+    deliver_at: Vec<Option<Timestamp>>,
+}
+
+/// What a turn came to, ready to be written.
+pub(crate) struct Writes {
+    events: EventColumns,
+    outbox: OutboxColumns,
+    notices: Vec<Notice>,
+}
+
+impl Writes {
+    /// Takes a turn's changes; `versions_before` are derived from the turn's case, whose versions count the changes already.
+    pub(crate) fn of(turn: Turn<'_>, meta: &Meta) -> Result<Self, StoreError> {
+        let mut versions = versions_before(&turn);
+        let mut events = EventColumns::default();
+        for change in &turn.changes {
+            let stream = change.stream();
+            let version = versions.entry(stream).or_default();
+            *version += 1;
+            events.push(stream, *version, encode(change)?);
+        }
+        let mut outbox = OutboxColumns::default();
+        for announcement in &turn.announcements {
+            outbox.push(announcement, meta)?;
+        }
+        Ok(Self { events, outbox, notices: turn.notices })
+    }
+}
+
+fn versions_before(turn: &Turn<'_>) -> HashMap<StreamId, i64> {
+    let mut versions: HashMap<StreamId, i64> = HashMap::new();
+    for change in &turn.changes {
+        let after = match change {
+            Change::Task(..) => turn.case.task.version,
+            Change::Attempt(..) => turn.case.attempt.version,
+            Change::Account(..) => turn.case.account.version,
+        };
+        *versions.entry(change.stream()).or_insert(after) -= 1;
+    }
+    versions
+}
+
+fn encode(change: &Change) -> Result<Stored, serde_json::Error> {
+    match change {
+        Change::Task(_, event) => event.encode(),
+        Change::Attempt(_, event) => event.encode(),
+        Change::Account(_, event) => event.encode(),
+    }
+}
+
+impl EventColumns {
+    fn push(&mut self, stream: StreamId, version: i64, stored: Stored) {
+        self.event_id.push(event_id(stream, version));
+        self.category.push(stream.category.name());
+        self.stream_id.push(stream.id);
+        self.version.push(version);
+        self.name.push(stored.name);
+        self.schema_version.push(stored.version);
+        self.body.push(stored.body);
+    }
+}
+
+impl OutboxColumns {
+    fn push(&mut self, announcement: &Announcement, meta: &Meta) -> Result<(), StoreError> {
+        let message = &announcement.message;
+        let event_type = message.event_type();
+        let id = match announcement.origin {
+            Origin::Event { stream, version } => derived("message", event_id(stream, version), event_type),
+            Origin::Rearmed => derived("rearmed", meta.causation.0, event_type),
+        };
+        self.event_id.push(id);
+        self.aggregate_type.push("task");
+        self.aggregate_id.push(message.task_id().0);
+        self.event_type.push(event_type);
+        self.schema_version.push(i16::try_from(message.schema_version()).unwrap_or(i16::MAX));
+        self.topic.push(message.topic().name());
+        self.tag.push(message.tag());
+        self.payload.push(message.payload()?);
+        self.deliver_at.push(announcement.deliver_at);
+        Ok(())
+    }
+}
+
+impl Tx<'_> {
+    /// Appends everything. A version that somebody else took first is [`StoreError::Race`].
+    pub(crate) async fn append(&mut self, writes: &Writes, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
+        if !writes.events.event_id.is_empty() {
+            self.insert_events(&writes.events, meta, now).await?;
+        }
+        if !writes.outbox.event_id.is_empty() {
+            self.insert_outbox(&writes.outbox, meta, now, None).await?;
+        }
+        for notice in &writes.notices {
+            self.insert_notice(notice).await?;
+        }
+        Ok(())
+    }
+
+    async fn insert_events(&mut self, events: &EventColumns, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.append */
+             WITH fence AS MATERIALIZED (SELECT announce_writer()),
+             rows AS MATERIALIZED (
+                 SELECT r.* FROM fence, unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::text[],
+                                               $6::smallint[], $7::jsonb[])
+                        WITH ORDINALITY AS r (event_id, category, stream_id, version, name, schema_version, body, ord))
+             inserted AS (
+                 INSERT INTO events (event_id, category, stream_id, version, name, schema_version, body,
+                                     tenant_id, correlation_id, causation_id, actor, recorded_at)
+                 SELECT event_id, category, stream_id, version, name, schema_version, body, $8, $9, $10, $11, $12
+                   FROM rows ORDER BY ord)
+             SELECT pg_notify('aivideo_events', '')",
+        )
+        .bind(&events.event_id)
+        .bind(&events.category)
+        .bind(&events.stream_id)
+        .bind(&events.version)
+        .bind(&events.name)
+        .bind(&events.schema_version)
+        .bind(&events.body)
+        .bind(meta.tenant.0)
+        .bind(meta.correlation.0)
+        .bind(meta.causation.0)
+        .bind(&meta.actor)
+        .bind(now)
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    async fn insert_outbox(
+        &mut self,
+        rows: &OutboxColumns,
+        meta: &Meta,
+        now: Timestamp,
+        original: Option<EventId>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.outbox */
+             WITH rows AS (
+                 INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
+                                            payload, deliver_at, tenant_id, trace_id, correlation_id, causation_id,
+                                            occurred_at, available_at, original_event_id)
+                 SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
+                        $10, $11, $12, $13, $14, $14, $15
+                   FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[],
+                               $8::jsonb[], $9::timestamptz[])
+                        WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
+                                              payload, deliver_at, ord)
+                  ORDER BY ord)
+             SELECT pg_notify('aivideo_outbox', '')",
+        )
+        .bind(&rows.event_id)
+        .bind(&rows.aggregate_type)
+        .bind(&rows.aggregate_id)
+        .bind(&rows.event_type)
+        .bind(&rows.schema_version)
+        .bind(&rows.topic)
+        .bind(&rows.tag)
+        .bind(&rows.payload)
+        .bind(&rows.deliver_at)
+        .bind(meta.tenant.0)
+        .bind(&meta.trace)
+        .bind(meta.correlation.0)
+        .bind(meta.causation.0)
+        .bind(now)
+        .bind(original.map(|id| id.0))
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// Publishes one message that no event announces (a callback, a repair). `id` makes it the same when it is repeated.
+    pub(crate) async fn publish(
+        &mut self,
+        id: Uuid,
+        message: &domain::message::Message,
+        meta: &Meta,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let mut rows = OutboxColumns::default();
+        let announcement = Announcement {
+            origin: Origin::Rearmed,
+            message: message.clone(),
+            deliver_at: message.topic().is_delayed().then_some(now),
+        };
+        rows.push(&announcement, meta)?;
+        rows.event_id = vec![id];
+        self.insert_outbox(&rows, meta, now, None).await
+    }
+
+    async fn insert_notice(&mut self, notice: &Notice) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.notice */
+             INSERT INTO notifications (task_id, task_version, tenant_id, state) VALUES ($1, $2, $3, $4)
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(notice.task.0)
+        .bind(notice.version)
+        .bind(notice.tenant.0)
+        .bind(notice.state.name())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+}

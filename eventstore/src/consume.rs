@@ -1,0 +1,282 @@
+//! Handling a message: claim the inbox row, read, decide, append, commit; call outside; conclude in another transaction;
+//! and only then leave to acknowledge.
+
+use crate::append::{Meta, Writes};
+use crate::committed::Committed;
+use crate::connect::Store;
+use crate::delivery::{Ack, Again, Delivery, Outcome};
+use crate::error::StoreError;
+use crate::transaction::Tx;
+use domain::id::CausationId;
+use domain::message::{BadMessage, Envelope, Message};
+use domain::outcome::{Answer, Call};
+use domain::process::{Case, CaseKey, Declined, Next, ProcessManager, StreamId, Turn, admit, read};
+use domain::task::Order;
+use domain::time::Timestamp;
+use rand::RngExt;
+use sha2::{Digest, Sha256};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// What an outside call may need to know beside the call itself.
+#[derive(Clone, Debug)]
+pub struct CallContext {
+    /// What was ordered.
+    pub order: Order,
+}
+
+/// Makes outside calls. It is handed a [`Committed`] call, so nothing is called before its intent is durable.
+pub trait Caller: Send + Sync {
+    /// Makes the call and answers; every failure is an answer.
+    fn call<'a>(
+        &'a self,
+        call: &'a Committed<Call>,
+        context: CallContext,
+    ) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+}
+
+/// How often one step is tried when others win the race for its streams.
+const ROUNDS: u32 = 12;
+/// How often the record of a finished call is tried when the database can not be used: the answer is worth waiting for.
+const RECORD_TRIES: u32 = 12;
+/// The most steps one message may take. A manager that asks for more goes in circles.
+const STEPS: u32 = 16;
+
+/// What one committed turn asks for.
+enum Turned {
+    Finished(Outcome),
+    Again,
+    Call(Committed<Call>, CallContext),
+    Retry(String),
+}
+
+/// The step to take.
+enum Step {
+    React,
+    Conclude(Call, Answer),
+}
+
+struct Handling<'a> {
+    store: &'a Store,
+    manager: &'a dyn ProcessManager,
+    delivery: &'a Delivery,
+    envelope: Envelope,
+    message: Message,
+}
+
+impl Store {
+    /// Handles a delivery to its end.
+    ///
+    /// # Errors
+    /// [`Again`]: it is not acknowledged and comes again. Whatever is durable by then is not done twice.
+    pub async fn consume(
+        &self,
+        manager: &dyn ProcessManager,
+        caller: &dyn Caller,
+        delivery: &Delivery,
+    ) -> Result<Ack, Again> {
+        let (envelope, message) = match read(&delivery.body) {
+            Ok(it) => it,
+            Err(bad) => return self.quarantine(manager.name(), delivery, None, &bad).await,
+        };
+        let handling = Handling { store: self, manager, delivery, envelope, message };
+        let mut step = Step::React;
+        for _ in 0..STEPS {
+            let turned = match handling.persist(&step).await {
+                Ok(turned) => turned,
+                Err(Fault::Bad(bad)) => {
+                    return self.quarantine(manager.name(), delivery, Some(&handling.envelope), &bad).await;
+                }
+                Err(Fault::Again(again)) => return Err(again),
+            };
+            step = match turned {
+                Turned::Finished(outcome) => return Ok(Ack::new(outcome)),
+                Turned::Again => Step::React,
+                Turned::Retry(cause) => return Err(Again::Unfinished(cause)),
+                Turned::Call(call, context) => {
+                    let answer = caller.call(&call, context).await;
+                    Step::Conclude(call.get().clone(), answer)
+                }
+            };
+        }
+        tracing::error!(manager = manager.name(), event_id = %handling.envelope.event_id, "a message goes in circles");
+        Err(Again::Unfinished("it takes more steps than any message may".to_owned()))
+    }
+}
+
+enum Fault {
+    Bad(BadMessage),
+    Again(Again),
+}
+
+impl Handling<'_> {
+    /// Takes one step, however often the race is lost. The answer to a call is recorded with more patience.
+    async fn persist(&self, step: &Step) -> Result<Turned, Fault> {
+        let mut lost = 0;
+        let mut unreachable = 0;
+        loop {
+            match self.step(step, lost > 0).await {
+                Ok(turned) => return Ok(turned),
+                Err(StepFault::Bad(bad)) => return Err(Fault::Bad(bad)),
+                Err(StepFault::Store(StoreError::Race)) => {
+                    lost += 1;
+                    if lost >= ROUNDS {
+                        return Err(Fault::Again(Again::Busy { rounds: lost }));
+                    }
+                    pause(5 << lost.min(6)).await;
+                }
+                Err(StepFault::Store(error)) => {
+                    unreachable += 1;
+                    let patient = matches!(step, Step::Conclude(..)) && matches!(error, StoreError::Database(_));
+                    tracing::warn!(manager = self.manager.name(), event_id = %self.envelope.event_id,
+                                   error = &error as &dyn std::error::Error, tries = unreachable, "a step failed");
+                    if !patient || unreachable >= RECORD_TRIES {
+                        return Err(Fault::Again(Again::Database(Box::new(error))));
+                    }
+                    pause(50 << unreachable.min(6)).await;
+                }
+            }
+        }
+    }
+
+    async fn step(&self, step: &Step, contended: bool) -> Result<Turned, StepFault> {
+        let mut tx = self.store.begin().await?;
+        let (phase, now) = self.claim(&mut tx).await?;
+        // The answer to a call is recorded even where somebody else has closed the row meanwhile: it must not be lost.
+        if phase == "done" && matches!(step, Step::React) {
+            tx.commit().await?;
+            return Ok(Turned::Finished(Outcome::Duplicate));
+        }
+        if contended {
+            tx.queue_up(&self.streams()).await?;
+        }
+        let mut case = tx.load(Case::begin(self.case_key())).await?;
+        if contended && self.manager.needs_account() {
+            // Which account it is, the first reading told: queue up for it, then read what others did meanwhile.
+            let account = case.account_id().map(StreamId::account);
+            tx.queue_up(&account.into_iter().collect::<Vec<_>>()).await?;
+            case = tx.load(Case::begin(self.case_key())).await?;
+        }
+        admit(&self.envelope, &self.message, &case).map_err(StepFault::Bad)?;
+        let mut turn = Turn::new(case, now, &self.store.policy);
+        let next = match step {
+            Step::React => self.manager.react(&self.message, &mut turn),
+            Step::Conclude(call, answer) => self.manager.conclude(&self.message, call, answer.clone(), &mut turn),
+        };
+        Ok(self.finish(tx, next, turn, now).await?)
+    }
+
+    async fn finish(
+        &self,
+        mut tx: Tx<'_>,
+        next: Result<Next, Declined>,
+        turn: Turn<'_>,
+        now: Timestamp,
+    ) -> Result<Turned, StoreError> {
+        let turned = match next {
+            Err(declined) => {
+                self.mark_done(&mut tx, "declined", Some(&declined.to_string())).await?;
+                Turned::Finished(Outcome::Declined)
+            }
+            // Rolled back, row and all: it changed nothing.
+            Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause)),
+            Ok(next) => {
+                let order = turn.case.task.state.order().cloned();
+                let writes = Writes::of(turn, &self.meta())?;
+                tx.append(&writes, &self.meta(), now).await?;
+                match next {
+                    Next::Done => {
+                        self.mark_done(&mut tx, "applied", None).await?;
+                        Turned::Finished(Outcome::Done)
+                    }
+                    Next::Again => Turned::Again,
+                    Next::Call(call) => {
+                        // `admit` has seen to it that there is an order.
+                        let Some(order) = order else { return Ok(Turned::Retry("the task has no order".to_owned())) };
+                        tx.commit().await?;
+                        return Ok(Turned::Call(Committed::after_commit(call), CallContext { order }));
+                    }
+                    Next::Retry(cause) => Turned::Retry(cause),
+                }
+            }
+        };
+        tx.commit().await?;
+        Ok(turned)
+    }
+
+    fn case_key(&self) -> CaseKey {
+        CaseKey {
+            task: Some(self.message.task_id()),
+            attempt: self.message.attempt_id(),
+            account: None,
+            with_account: self.manager.needs_account(),
+        }
+    }
+
+    fn streams(&self) -> Vec<StreamId> {
+        let task = StreamId::task(self.message.task_id());
+        let attempt = self.message.attempt_id().map(StreamId::attempt);
+        std::iter::once(task).chain(attempt).collect()
+    }
+
+    fn meta(&self) -> Meta {
+        Meta {
+            tenant: self.envelope.tenant_id,
+            correlation: self.envelope.correlation_id,
+            causation: CausationId(self.envelope.event_id.0),
+            actor: self.manager.name().to_owned(),
+            trace: self.envelope.trace_id.clone(),
+        }
+    }
+
+    /// Takes the inbox row, and with it the right to handle the message now: others wait at the row's lock.
+    async fn claim(&self, tx: &mut Tx<'_>) -> Result<(String, Timestamp), StoreError> {
+        let hash = Sha256::digest(&self.delivery.body);
+        Ok(sqlx::query_as(
+            "/* eventstore.claim */
+             INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
+             VALUES ($1, $2, $3, 'claimed', $4)
+             ON CONFLICT (consumer_name, event_id) DO UPDATE SET deliveries = row.deliveries + 1
+             RETURNING phase, clock_timestamp()",
+        )
+        .bind(self.manager.name())
+        .bind(self.envelope.event_id.0)
+        .bind(self.message.task_id().0)
+        .bind(hash.as_slice())
+        .fetch_one(&mut *tx.inner)
+        .await?)
+    }
+
+    async fn mark_done(&self, tx: &mut Tx<'_>, code: &str, detail: Option<&str>) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.mark_done */
+             UPDATE inbox_dedup SET phase = 'done', result_code = $3, result_detail = $4, processed_at = clock_timestamp()
+              WHERE consumer_name = $1 AND event_id = $2 AND phase = 'claimed'",
+        )
+        .bind(self.manager.name())
+        .bind(self.envelope.event_id.0)
+        .bind(code)
+        .bind(detail)
+        .execute(&mut *tx.inner)
+        .await?;
+        Ok(())
+    }
+}
+
+enum StepFault {
+    Bad(BadMessage),
+    Store(StoreError),
+}
+
+impl From<StoreError> for StepFault {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Waits between half of `millis` and all of it: those who lost the same race must not meet again.
+pub(crate) async fn pause(millis: u64) {
+    let millis = rand::rng().random_range(millis / 2..=millis);
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

@@ -1,0 +1,62 @@
+//! Faults of the store. Business refusals are not among them.
+
+use domain::aggregate::Refusal;
+use domain::process::Corrupt;
+
+/// What went wrong in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Somebody else appended to the same stream first, or PostgreSQL asked for another try (40001, 40P01).
+    #[error("another writer was first")]
+    Race,
+    /// The database could not be used.
+    #[error("the database could not be used")]
+    Database(#[source] sqlx::Error),
+    /// A stored history can not be folded: for a person, not for a retry.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// A value could not be written as JSON.
+    #[error("a value could not be encoded")]
+    Encode(#[from] serde_json::Error),
+}
+
+/// The constraint that decides who wins a version.
+const VERSION_CONSTRAINT: &str = "events_stream_version";
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let Some(fault) = error.as_database_error() else {
+            return Self::Database(error);
+        };
+        let code = fault.code();
+        let lost_version = code.as_deref() == Some("23505") && fault.constraint() == Some(VERSION_CONSTRAINT);
+        // An event's id is derived from its stream and version, so this is the same lost race met at another index.
+        let lost_event = code.as_deref() == Some("23505")
+            && matches!(fault.constraint(), Some("events_event_id_key" | "outbox_events_event_id_key"));
+        if lost_version || lost_event || matches!(code.as_deref(), Some("40001" | "40P01")) {
+            Self::Race
+        } else {
+            Self::Database(error)
+        }
+    }
+}
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// A business answer: data for the caller.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The idempotency key was used before for another request.
+    #[error("the idempotency key was used before with another request")]
+    KeyReused,
+    /// What it names does not exist, or belongs to somebody else: the same answer for both.
+    #[error("there is no such {what}")]
+    NotFound {
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// A fault.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

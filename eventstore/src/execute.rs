@@ -1,0 +1,216 @@
+//! Handling a person's command, in one transaction, with an idempotency key.
+//!
+//! The key's row commits together with what the command did. A refusal leaves no trace, so the same key may be tried again
+//! when the reason is gone; two callers at once with the same key get one result.
+
+use crate::append::{Meta, Writes};
+use crate::connect::Store;
+use crate::consume::pause;
+use crate::error::{ExecuteError, StoreError};
+use crate::transaction::Tx;
+use domain::aggregate::Refusal;
+use domain::id::TaskId;
+use domain::process::{Case, CaseKey, Turn};
+use serde::{Deserialize, Serialize};
+
+/// An idempotency key and the request it stands for.
+#[derive(Clone, Debug)]
+pub struct IdempotencyKey {
+    /// What is asked for, such as `submitGeneration`: the same key may be used for another operation.
+    pub operation: &'static str,
+    /// The caller's key.
+    pub key: String,
+    /// Digest of the request's content: the same key with other content is refused.
+    pub fingerprint: [u8; 32],
+}
+
+/// Who asks, and under which key.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who and why.
+    pub meta: Meta,
+    /// The key, where the caller gave one.
+    pub key: Option<IdempotencyKey>,
+    /// Only for tasks of the caller's tenant: an operator's command leaves this off.
+    pub tenant_wall: bool,
+}
+
+/// What is stored beside the events when a task is submitted.
+#[derive(Clone)]
+pub struct Submission {
+    /// The task.
+    pub task: TaskId,
+    /// The user's text; it must not contain U+0000.
+    pub prompt: String,
+}
+
+/// What a command reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executed {
+    /// The task; `None` for a command to an account.
+    pub task: Option<TaskId>,
+    /// The version it reached: a query that asks for at least this one sees it.
+    pub version: i64,
+    /// The state's name after it.
+    pub state: String,
+    /// Whether an earlier request with the same key had done it.
+    #[serde(default)]
+    pub replayed: bool,
+}
+
+const ROUNDS: u32 = 20;
+
+impl Store {
+    /// Carries out a command on one case.
+    ///
+    /// # Errors
+    /// [`ExecuteError`].
+    pub async fn execute<F>(
+        &self,
+        request: &Request,
+        key: CaseKey,
+        submission: Option<&Submission>,
+        command: F,
+    ) -> Result<Executed, ExecuteError>
+    where
+        F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
+    {
+        let mut lost = 0;
+        loop {
+            match self.execute_once(request, key, submission, &command, lost > 0).await {
+                Err(ExecuteError::Store(StoreError::Race)) if lost < ROUNDS => {
+                    lost += 1;
+                    pause(5 << lost.min(5)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn execute_once<F>(
+        &self,
+        request: &Request,
+        key: CaseKey,
+        submission: Option<&Submission>,
+        command: &F,
+        contended: bool,
+    ) -> Result<Executed, ExecuteError>
+    where
+        F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
+    {
+        let mut tx = self.begin().await?;
+        if let Some(key) = &request.key
+            && let Some(before) = tx.claim_key(request, key).await?
+        {
+            return Ok(Executed { replayed: true, ..before });
+        }
+        let now = tx.now().await?;
+        if contended {
+            tx.queue_up(&Case::begin(key).wants()).await?;
+        }
+        let case = tx.load(Case::begin(key)).await?;
+        if submission.is_none() && key.task.is_some() {
+            check_owner(&case, request)?;
+        }
+        let mut turn = Turn::new(case, now, &self.policy);
+        command(&mut turn)?;
+        let executed = reached(&turn);
+        let writes = Writes::of(turn, &request.meta)?;
+        tx.append(&writes, &request.meta, now).await?;
+        if let Some(submission) = submission {
+            tx.store_request(request, submission).await?;
+        }
+        if let Some(key) = &request.key {
+            tx.keep_result(request, key, &executed).await?;
+        }
+        tx.commit().await?;
+        Ok(executed)
+    }
+}
+
+/// A task of somebody else is answered like one that does not exist.
+fn check_owner(case: &Case, request: &Request) -> Result<(), ExecuteError> {
+    match case.task.state.order() {
+        Some(order) if !request.tenant_wall || order.tenant == request.meta.tenant => Ok(()),
+        _ => Err(ExecuteError::NotFound { what: "task" }),
+    }
+}
+
+fn reached(turn: &Turn<'_>) -> Executed {
+    match turn.case.task.state.order() {
+        Some(order) => Executed {
+            task: Some(order.task),
+            version: turn.case.task.version,
+            state: turn.case.task.state.state().name().to_owned(),
+            replayed: false,
+        },
+        None => Executed { task: None, version: turn.case.account.version, state: "ACTIVE".to_owned(), replayed: false },
+    }
+}
+
+impl Tx<'_> {
+    /// Takes the key, or answers with what an earlier request with it came to. Callers at the same moment wait here for the
+    /// first one's commit: the unique index makes them.
+    async fn claim_key(&mut self, request: &Request, key: &IdempotencyKey) -> Result<Option<Executed>, ExecuteError> {
+        let claimed = sqlx::query(
+            "/* eventstore.claim_key */
+             INSERT INTO idempotency_keys (tenant_id, operation, key, fingerprint, result) VALUES ($1, $2, $3, $4, 'null')
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(request.meta.tenant.0)
+        .bind(key.operation)
+        .bind(&key.key)
+        .bind(key.fingerprint.as_slice())
+        .execute(&mut *self.inner)
+        .await
+        .map_err(StoreError::from)?;
+        if claimed.rows_affected() == 1 {
+            return Ok(None);
+        }
+        let (fingerprint, result): (Vec<u8>, serde_json::Value) = sqlx::query_as(
+            "/* eventstore.read_key */
+             SELECT fingerprint, result FROM idempotency_keys WHERE tenant_id = $1 AND operation = $2 AND key = $3",
+        )
+        .bind(request.meta.tenant.0)
+        .bind(key.operation)
+        .bind(&key.key)
+        .fetch_one(&mut *self.inner)
+        .await
+        .map_err(StoreError::from)?;
+        if fingerprint != key.fingerprint {
+            return Err(ExecuteError::KeyReused);
+        }
+        Ok(Some(serde_json::from_value(result).map_err(StoreError::from)?))
+    }
+
+    async fn keep_result(
+        &mut self,
+        request: &Request,
+        key: &IdempotencyKey,
+        executed: &Executed,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.keep_result */
+             UPDATE idempotency_keys SET result = $4 WHERE tenant_id = $1 AND operation = $2 AND key = $3",
+        )
+        .bind(request.meta.tenant.0)
+        .bind(key.operation)
+        .bind(&key.key)
+        .bind(serde_json::to_value(executed)?)
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    async fn store_request(&mut self, request: &Request, submission: &Submission) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* eventstore.store_request */ INSERT INTO generation_requests (task_id, tenant_id, prompt) VALUES ($1, $2, $3)",
+        )
+        .bind(submission.task.0)
+        .bind(request.meta.tenant.0)
+        .bind(&submission.prompt)
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+#![doc = include_str!("../README.md")]
+
+mod append;
+mod callback;
+mod committed;
+mod connect;
+mod consume;
+pub mod delivery;
+mod error;
+mod execute;
+mod load;
+mod quarantine;
+mod request;
+mod stall;
+mod transaction;
+
+pub use append::Meta;
+pub use callback::{CallbackFact, CallbackKept};
+pub use committed::Committed;
+pub use connect::{DatabaseConfig, MIGRATOR, OpenError, Store};
+pub use consume::{CallContext, Caller};
+pub use delivery::{Ack, Again, Delivery, Outcome};
+pub use error::{ExecuteError, StoreError};
+pub use execute::{Executed, IdempotencyKey, Request, Submission};
+pub use request::{StoredRequest, Upload};
+pub use stall::Repair;

@@ -1,0 +1,51 @@
+//! The business transaction. Private to this crate: no other can name it, hold it, or await beside it.
+
+use crate::connect::Store;
+use crate::error::StoreError;
+use domain::process::StreamId;
+use domain::time::Timestamp;
+use sqlx::{Postgres, Transaction};
+
+pub(crate) struct Tx<'s> {
+    pub(crate) store: &'s Store,
+    pub(crate) inner: Transaction<'s, Postgres>,
+}
+
+impl Store {
+    /// Opens a transaction at READ COMMITTED: the streams' versions are what conflicts are found by.
+    pub(crate) async fn begin(&self) -> Result<Tx<'_>, StoreError> {
+        Ok(Tx { store: self, inner: self.pool.begin().await? })
+    }
+}
+
+impl Tx<'_> {
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        Ok(self.inner.commit().await?)
+    }
+
+    /// The database's clock: every time that is stored or compared comes from this one.
+    pub(crate) async fn now(&mut self) -> Result<Timestamp, StoreError> {
+        Ok(sqlx::query_scalar("/* eventstore.now */ SELECT clock_timestamp()").fetch_one(&mut *self.inner).await?)
+    }
+
+    /// Queues up behind other writers of these streams. Taken only after a lost race, in order, so that a stream that many
+    /// write to (an account) is shared fairly instead of fought over.
+    pub(crate) async fn queue_up(&mut self, streams: &[StreamId]) -> Result<(), StoreError> {
+        let mut keys: Vec<i64> = streams.iter().map(|stream| lock_key(*stream)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        sqlx::query("/* eventstore.queue_up */ SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k ORDER BY k")
+            .bind(keys)
+            .execute(&mut *self.inner)
+            .await?;
+        Ok(())
+    }
+}
+
+/// The top byte keeps these locks apart from the writers' fence (7, see the migrations).
+fn lock_key(stream: StreamId) -> i64 {
+    let (high, low) = stream.id.as_u64_pair();
+    let mixed = (high ^ low.rotate_left(23) ^ (stream.category as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let folded = mixed >> 8;
+    i64::try_from((9_u64 << 56) | folded).unwrap_or(9 << 56)
+}

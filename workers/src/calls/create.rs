@@ -1,0 +1,62 @@
+//! Asking a provider for a job. Everything that can fail before the request leaves is `NotSent`; nothing is repeated.
+
+use super::Outside;
+use crate::ports::{CreateOrder, GenerationRequest};
+use domain::id::AttemptId;
+use domain::outcome::{Created, FaultClass, ProviderFault};
+use domain::task::Order;
+use std::time::Duration;
+
+impl Outside {
+    pub(super) async fn create(&self, attempt: AttemptId, timeout: Duration, order: &Order) -> Created {
+        let Some(provider) = self.provider(order) else {
+            return Created::NotSent { cause: "the provider is not configured".to_owned() };
+        };
+        let request = match self.request(order).await {
+            Ok(request) => request,
+            Err(created) => return created,
+        };
+        let create = CreateOrder { attempt, request, timeout };
+        // The adapter keeps the time itself; this is for one that does not.
+        let patience = timeout + Duration::from_secs(2);
+        tokio::time::timeout(patience, provider.create(&create))
+            .await
+            .unwrap_or_else(|_| Created::Unknown { cause: "no answer in time".to_owned() })
+    }
+
+    async fn request(&self, order: &Order) -> Result<GenerationRequest, Created> {
+        let stored = self.store.generation_request(order.tenant, order.task).await;
+        let stored = stored.map_err(|_| Created::NotSent { cause: "the request could not be read".to_owned() })?;
+        let Some(stored) = stored else {
+            return Err(refused("request_missing", "the stored request is gone"));
+        };
+        Ok(GenerationRequest {
+            model: order.model.clone(),
+            prompt: stored.prompt,
+            duration_seconds: order.duration_seconds,
+            image_url: self.image_url(order).await?,
+        })
+    }
+
+    async fn image_url(&self, order: &Order) -> Result<Option<String>, Created> {
+        let Some(first) = order.input_assets.first() else { return Ok(None) };
+        let uploads = self.store.uploads(order.tenant, &[*first]).await;
+        let uploads = uploads.map_err(|_| Created::NotSent { cause: "the upload could not be read".to_owned() })?;
+        let Some(upload) = uploads.first() else {
+            return Err(refused("input_missing", "the input image is gone"));
+        };
+        let life = Duration::from_secs(self.limits.image_link_seconds);
+        match self.objects.signed_url(&upload.object.key, life).await {
+            Ok(url) => Ok(Some(url)),
+            Err(_) => Err(Created::NotSent { cause: "the input image could not be linked".to_owned() }),
+        }
+    }
+}
+
+fn refused(code: &str, message: &str) -> Created {
+    Created::Rejected(ProviderFault {
+        class: FaultClass::BadRequest,
+        code: code.to_owned(),
+        message: message.to_owned(),
+    })
+}

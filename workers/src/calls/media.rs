@@ -1,0 +1,52 @@
+//! Probing a stored video and making its thumbnail.
+
+use super::Outside;
+use crate::ports::{MediaError, TransferError};
+use domain::outcome::Processed;
+use futures_util::StreamExt;
+use std::path::Path;
+use tokio_util::io::ReaderStream;
+
+impl Outside {
+    pub(super) async fn process(&self, key: &str, thumbnail_key: &str) -> Processed {
+        match self.try_process(key, thumbnail_key).await {
+            Ok(ready) => ready,
+            Err(other) => other,
+        }
+    }
+
+    async fn try_process(&self, key: &str, thumbnail_key: &str) -> Result<Processed, Processed> {
+        let folder = tempfile::Builder::new().prefix("media-").tempdir_in(&self.scratch).map_err(not_now)?;
+        let video = folder.path().join("video");
+        let thumbnail = folder.path().join("thumbnail.jpg");
+        self.objects.download(key, &video).await.map_err(transfer)?;
+        let probe = self.media.probe(&video).await.map_err(media)?;
+        self.media.thumbnail(&video, &probe, &thumbnail).await.map_err(media)?;
+        let thumbnail = self.store_file(&thumbnail, thumbnail_key).await?;
+        Ok(Processed::Ready { probe, thumbnail })
+    }
+
+    async fn store_file(&self, file: &Path, key: &str) -> Result<domain::outcome::StoredObject, Processed> {
+        let file = tokio::fs::File::open(file).await.map_err(not_now)?;
+        let limits = self.limits.transfer(self.limits.max_thumbnail_bytes);
+        self.objects.put(key, ReaderStream::new(file).boxed(), limits).await.map_err(transfer)
+    }
+}
+
+fn not_now(error: std::io::Error) -> Processed {
+    Processed::NotNow { cause: format!("a scratch file: {}", error.kind()) }
+}
+
+fn transfer(error: TransferError) -> Processed {
+    match error {
+        TransferError::Permanent(cause) => Processed::Corrupt { cause },
+        other => Processed::NotNow { cause: other.to_string() },
+    }
+}
+
+fn media(error: MediaError) -> Processed {
+    match error {
+        MediaError::Corrupt(cause) => Processed::Corrupt { cause },
+        MediaError::Tool(cause) => Processed::NotNow { cause },
+    }
+}

@@ -1,0 +1,116 @@
+//! The outside calls, one file each.
+
+mod create;
+mod fetch;
+mod media;
+
+use crate::ports::{Media, ObjectStore, Provider, TransferLimits};
+use domain::outcome::{Answer, Call, CancelAsked, Found, Polled};
+use domain::task::Order;
+use eventstore::{CallContext, Caller, Committed, Store};
+use futures_util::future::BoxFuture;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Limits of outside calls.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallLimits {
+    /// The largest video that is fetched, in bytes.
+    pub max_video_bytes: u64,
+    /// The largest thumbnail that is stored, in bytes.
+    pub max_thumbnail_bytes: u64,
+    /// The longest a transfer may take, in seconds.
+    pub transfer_seconds: u64,
+    /// How long a provider can read an input image, in seconds.
+    pub image_link_seconds: u64,
+    /// The longest a poll, a look-up or a cancel may take, in seconds.
+    pub ask_seconds: u64,
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        Self {
+            max_video_bytes: 2 << 30,
+            max_thumbnail_bytes: 8 << 20,
+            transfer_seconds: 600,
+            image_link_seconds: 3_600,
+            ask_seconds: 30,
+        }
+    }
+}
+
+impl CallLimits {
+    const fn transfer(&self, max_bytes: u64) -> TransferLimits {
+        TransferLimits { max_bytes, deadline: Duration::from_secs(self.transfer_seconds) }
+    }
+}
+
+/// The outside world, as far as workers touch it.
+pub struct Outside {
+    /// For the stored requests and uploads of a task.
+    pub store: Store,
+    /// Providers by their stored names.
+    pub providers: HashMap<&'static str, Arc<dyn Provider>>,
+    /// Where bytes go.
+    pub objects: Arc<dyn ObjectStore>,
+    /// The media tools.
+    pub media: Arc<dyn Media>,
+    /// Limits.
+    pub limits: CallLimits,
+    /// Where files lie while they are worked on.
+    pub scratch: PathBuf,
+}
+
+impl Caller for Outside {
+    fn call<'a>(&'a self, call: &'a Committed<Call>, context: CallContext) -> BoxFuture<'a, Answer> {
+        Box::pin(async move { self.answer(call.get(), &context.order).await })
+    }
+}
+
+impl Outside {
+    async fn answer(&self, call: &Call, order: &Order) -> Answer {
+        match call {
+            Call::Create { attempt, timeout, .. } => Answer::Created(self.create(*attempt, *timeout, order).await),
+            Call::Find { attempt } => Answer::Found(self.find(*attempt, order).await),
+            Call::Poll { job } => Answer::Polled(self.poll(job, order).await),
+            Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, order).await),
+            Call::Fetch { job, key } => Answer::Fetched(self.fetch(job, key, order).await),
+            Call::Process { key, thumbnail_key } => Answer::Processed(self.process(key, thumbnail_key).await),
+        }
+    }
+
+    fn provider(&self, order: &Order) -> Option<&Arc<dyn Provider>> {
+        self.providers.get(order.provider.as_str())
+    }
+
+    async fn find(&self, attempt: domain::id::AttemptId, order: &Order) -> Found {
+        let Some(provider) = self.provider(order) else {
+            return Found::Inconclusive { cause: "the provider is not configured".to_owned() };
+        };
+        tokio::time::timeout(self.ask_timeout(), provider.find(attempt))
+            .await
+            .unwrap_or_else(|_| Found::Inconclusive { cause: "no answer in time".to_owned() })
+    }
+
+    pub(crate) async fn poll(&self, job: &str, order: &Order) -> Polled {
+        let Some(provider) = self.provider(order) else {
+            return Polled::Unavailable { cause: "the provider is not configured".to_owned(), retry_after: None };
+        };
+        tokio::time::timeout(self.ask_timeout(), provider.poll(job))
+            .await
+            .unwrap_or_else(|_| Polled::Unavailable { cause: "no answer in time".to_owned(), retry_after: None })
+    }
+
+    async fn cancel(&self, job: &str, order: &Order) -> CancelAsked {
+        let Some(provider) = self.provider(order) else { return CancelAsked::Unknown };
+        tokio::time::timeout(self.ask_timeout(), provider.cancel(job)).await.unwrap_or(CancelAsked::Unknown)
+    }
+
+    const fn ask_timeout(&self) -> Duration {
+        Duration::from_secs(self.limits.ask_seconds)
+    }
+}

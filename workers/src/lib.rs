@@ -1,0 +1,10 @@
+#![doc = include_str!("../README.md")]
+
+mod calls;
+mod groups;
+pub mod ports;
+mod stall_scan;
+
+pub use calls::{CallLimits, Outside};
+pub use groups::{Worker, process_managers};
+pub use stall_scan::{ScanConfig, StallScan, Stalled, StalledTask};

@@ -1,0 +1,167 @@
+//! The ports: what the workers need from the outside world. `providers` and `media` implement them.
+//!
+//! Every operation says in its return type what may have happened, including "nobody knows": an ambiguous outcome is a
+//! variant, never an error that `?` could carry away.
+
+use bytes::Bytes;
+use domain::id::AttemptId;
+pub use domain::outcome::{CancelAsked, Created, FaultClass, Found, JobState, Polled, Probe, ProviderFault, StoredObject};
+use domain::time::Timestamp;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a provider is asked to make. Loaded from the stored request at the moment of the call; never put in a message.
+#[derive(Clone)]
+pub struct GenerationRequest {
+    /// Model name as the provider knows it.
+    pub model: String,
+    /// The user's text. Not `Debug`: it must not reach a log.
+    pub prompt: String,
+    /// Length of the video in whole seconds.
+    pub duration_seconds: u32,
+    /// A short-lived URL of the input image, where the task has one.
+    pub image_url: Option<String>,
+}
+
+/// A create call: the request, and what makes it recognisable afterwards.
+#[derive(Clone)]
+pub struct CreateOrder {
+    /// The attempt, which is the client reference that the provider sees (in the callback address, which it echoes).
+    pub attempt: AttemptId,
+    /// What to make.
+    pub request: GenerationRequest,
+    /// How long the whole call may take. The attempt's lease ends no sooner.
+    pub timeout: Duration,
+}
+
+/// What a callback told, after its signature was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Callback {
+    /// The provider's id of this delivery: the same when it is sent again.
+    pub delivery: String,
+    /// The attempt it is about, from our own reference in the callback address.
+    pub attempt: AttemptId,
+    /// The provider's job id.
+    pub job: String,
+}
+
+/// A callback that is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallbackRefused {
+    /// A header is missing or malformed.
+    #[error("a signature header is missing or malformed")]
+    Unsigned,
+    /// The signature does not match the raw body.
+    #[error("the signature does not match")]
+    Forged,
+    /// Too old, or from the future.
+    #[error("the timestamp is outside the accepted window")]
+    Stale,
+    /// Signed, but not a body we can read.
+    #[error("the body is not a known callback")]
+    Unreadable,
+}
+
+/// A provider of generations. One implementation per provider's own wire format.
+pub trait Provider: Send + Sync {
+    /// The stored name, such as `replicate`.
+    fn name(&self) -> &'static str;
+    /// Asks for a job. Never retried inside.
+    fn create<'a>(&'a self, order: &'a CreateOrder) -> BoxFuture<'a, Created>;
+    /// Looks a job up by the client reference.
+    fn find(&self, attempt: AttemptId) -> BoxFuture<'_, Found>;
+    /// Asks how a job is doing.
+    fn poll<'a>(&'a self, job: &'a str) -> BoxFuture<'a, Polled>;
+    /// Asks for a job to be cancelled.
+    fn cancel<'a>(&'a self, job: &'a str) -> BoxFuture<'a, CancelAsked>;
+    /// Checks and reads a callback. `header` looks a request header up by its lower-case name; `query` is the raw query string.
+    ///
+    /// # Errors
+    /// [`CallbackRefused`] says why it is not believed.
+    fn callback(
+        &self,
+        header: &dyn Fn(&str) -> Option<String>,
+        query: &str,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<Callback, CallbackRefused>;
+}
+
+/// Limits of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferLimits {
+    /// The most bytes that are read.
+    pub max_bytes: u64,
+    /// The longest the whole transfer may take.
+    pub deadline: Duration,
+}
+
+/// Why a transfer or an object operation did not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// Try again later: cut short, refused for now, the store is busy.
+    #[error("not now: {0}")]
+    Transient(String),
+    /// The address has expired or is forbidden: ask the provider for a fresh one.
+    #[error("the address has expired")]
+    Expired,
+    /// It will not work however often it is tried: too large, forbidden address, not the kind of file promised.
+    #[error("refused: {0}")]
+    Permanent(String),
+}
+
+/// Bytes in a stable place. Keys are deterministic, so a repeated put is the same put.
+pub trait ObjectStore: Send + Sync {
+    /// Streams the content of a URL to `key` and measures it. Nothing is visible under the key unless the whole body arrived.
+    fn fetch<'a>(
+        &'a self,
+        url: &'a str,
+        key: &'a str,
+        limits: TransferLimits,
+    ) -> BoxFuture<'a, Result<StoredObject, TransferError>>;
+    /// Stores a stream of bytes under `key` and measures it.
+    fn put<'a>(
+        &'a self,
+        key: &'a str,
+        content: BoxStream<'a, Result<Bytes, std::io::Error>>,
+        limits: TransferLimits,
+    ) -> BoxFuture<'a, Result<StoredObject, TransferError>>;
+    /// Copies an object to a local file, checking nothing but that it is whole.
+    fn download<'a>(&'a self, key: &'a str, to: &'a Path) -> BoxFuture<'a, Result<(), TransferError>>;
+    /// Measures what is stored under `key`: `None` if nothing is.
+    fn measure<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<StoredObject>, TransferError>>;
+    /// A URL under which `key` can be read until `ttl` from now.
+    fn signed_url<'a>(&'a self, key: &'a str, ttl: Duration) -> BoxFuture<'a, Result<String, TransferError>>;
+    /// Opens an object for reading: its size and its bytes from `range.0` up to, not including, `range.1`.
+    fn read<'a>(
+        &'a self,
+        key: &'a str,
+        range: Option<(u64, u64)>,
+    ) -> BoxFuture<'a, Result<(u64, BoxStream<'static, Result<Bytes, std::io::Error>>), TransferError>>;
+}
+
+/// Why media work failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MediaError {
+    /// The file is not a video we can use; trying again will not help.
+    #[error("not a usable video: {0}")]
+    Corrupt(String),
+    /// The tool could not do its work this time (killed, out of time, out of disk).
+    #[error("the media tool failed: {0}")]
+    Tool(String),
+}
+
+/// Probing and deriving.
+pub trait Media: Send + Sync {
+    /// Reads a local file's facts.
+    fn probe<'a>(&'a self, file: &'a Path) -> BoxFuture<'a, Result<Probe, MediaError>>;
+    /// Writes a JPEG thumbnail of a video to `to`.
+    fn thumbnail<'a>(
+        &'a self,
+        file: &'a Path,
+        probe: &'a Probe,
+        to: &'a Path,
+    ) -> BoxFuture<'a, Result<(), MediaError>>;
+}
