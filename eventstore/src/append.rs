@@ -155,7 +155,7 @@ impl Tx<'_> {
              rows AS MATERIALIZED (
                  SELECT r.* FROM fence, unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::text[],
                                                $6::smallint[], $7::jsonb[])
-                        WITH ORDINALITY AS r (event_id, category, stream_id, version, name, schema_version, body, ord))
+                        WITH ORDINALITY AS r (event_id, category, stream_id, version, name, schema_version, body, ord)),
              inserted AS (
                  INSERT INTO events (event_id, category, stream_id, version, name, schema_version, body,
                                      tenant_id, correlation_id, causation_id, actor, recorded_at)

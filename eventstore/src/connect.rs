@@ -151,6 +151,11 @@ impl Store {
         &self.pool
     }
 
+    /// Closes the connections; what is in use is waited for.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
     /// The product rules.
     #[must_use]
     pub fn policy(&self) -> &Policy {

@@ -12,6 +12,8 @@ mod load;
 mod quarantine;
 mod request;
 mod stall;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod transaction;
 
 pub use append::Meta;

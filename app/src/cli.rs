@@ -1,0 +1,186 @@
+//! The command line: roles as subcommands of one binary.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use uuid::Uuid;
+
+/// AI video generation: no accepted job lost, submitted twice, charged twice, or hanging in silence.
+#[derive(Debug, Parser)]
+#[command(name = "aivideo", version)]
+pub struct Cli {
+    /// TOML file with the configuration. The environment (AIVIDEO_SECTION__KEY) goes over it.
+    #[arg(long, global = true, env = "AIVIDEO_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run all roles in one process, for development.
+    Dev,
+    /// Serve GraphQL, uploads and provider callbacks.
+    Serve,
+    /// Handle messages (all consumer groups, or those named) and set stalled tasks going again.
+    Work {
+        /// Consumer groups by logical name, such as cg.provider.poll.v1. Default: all.
+        #[arg(long = "group")]
+        groups: Vec<String>,
+    },
+    /// Publish outbox rows to the broker.
+    Relay,
+    /// Fold events into read models; or rebuild or verify them.
+    Project {
+        /// Default: run.
+        #[command(subcommand)]
+        action: Option<ProjectAction>,
+    },
+    /// Apply database migrations.
+    Migrate,
+    /// Create topics and groups at the broker, or check them.
+    Topics {
+        /// What to do.
+        action: TopicsAction,
+    },
+    /// Run the rocketmq-rust name server and broker, for development.
+    Broker(BrokerArgs),
+    /// Run the provider simulator.
+    Simulator(SimulatorArgs),
+    /// Submit a generation through the API, show its progress, and say where the video is.
+    Submit(SubmitArgs),
+    /// Print a token for each role.
+    Tokens(TenantArg),
+    /// Print where to go from here.
+    NextSteps(TenantArg),
+    /// Put credits into a tenant's account.
+    Grant {
+        /// The tenant.
+        #[command(flatten)]
+        tenant: TenantArg,
+        /// Minor units.
+        #[arg(long)]
+        amount: i64,
+        /// Business key: the same key is granted once.
+        #[arg(long)]
+        key: String,
+    },
+    /// Check every invariant on the live database.
+    Doctor {
+        /// How old something may be before it counts as stuck, in seconds.
+        #[arg(long, default_value_t = 60)]
+        grace_seconds: u64,
+    },
+    /// Show what is unsent, waiting, stuck or in quarantine.
+    Status,
+    /// Print the GraphQL schema.
+    Schema,
+    /// Print the transition tables.
+    Domain {
+        /// Format.
+        #[arg(long, value_enum, default_value_t = TableFormat::Mermaid)]
+        format: TableFormat,
+    },
+}
+
+/// What to do with the read models.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum ProjectAction {
+    /// Keep folding.
+    Run,
+    /// Fold everything anew, in one transaction.
+    Rebuild,
+    /// Fold everything aside and compare; changes nothing.
+    Verify,
+}
+
+/// What to do with topics.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum TopicsAction {
+    /// Create what is missing, then check.
+    Ensure,
+    /// Check only.
+    Check,
+}
+
+/// How tables are printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum TableFormat {
+    /// JSON rows.
+    Json,
+    /// Mermaid state diagrams.
+    Mermaid,
+}
+
+/// The embedded broker.
+#[derive(Debug, Args)]
+pub struct BrokerArgs {
+    /// Address of the name server.
+    #[arg(long)]
+    pub name_server: SocketAddr,
+    /// Port of the broker, on the same host.
+    #[arg(long)]
+    pub broker_port: u16,
+    /// Folder for everything it stores.
+    #[arg(long)]
+    pub store: PathBuf,
+}
+
+/// The provider simulator.
+#[derive(Debug, Args)]
+pub struct SimulatorArgs {
+    /// Address to listen on.
+    #[arg(long)]
+    pub listen: SocketAddr,
+    /// Folder for accepted jobs and rendered files.
+    #[arg(long)]
+    pub store: PathBuf,
+    /// Token that callers must show.
+    #[arg(long, env = "AIVIDEO_PROVIDER__TOKEN", hide_env_values = true)]
+    pub token: String,
+    /// Secret that callbacks are signed with (whsec_…).
+    #[arg(long, env = "AIVIDEO_PROVIDER__WEBHOOK_SECRET", hide_env_values = true)]
+    pub webhook_secret: String,
+}
+
+/// Submitting.
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// What the video should show.
+    #[arg(long)]
+    pub prompt: String,
+    /// Input image (PNG, JPEG, WebP or GIF).
+    #[arg(long)]
+    pub image: Option<PathBuf>,
+    /// Model from the catalogue.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Length in seconds.
+    #[arg(long, default_value_t = 4)]
+    pub seconds: u32,
+    /// Idempotency key. Default: a fresh one.
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Address of the API. Default: the configured one.
+    #[arg(long, env = "AIVIDEO_API_URL")]
+    pub url: Option<String>,
+    /// A creator's token. Default: minted with the configured secret.
+    #[arg(long, env = "AIVIDEO_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Where to save the video. Default: it stays in the object store.
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+    /// Give up waiting after so many seconds.
+    #[arg(long, default_value_t = 1800)]
+    pub wait_seconds: u64,
+}
+
+/// Which tenant.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TenantArg {
+    /// Tenant id. Default: the demonstration tenant.
+    #[arg(long, default_value_t = crate::demo::TENANT)]
+    pub tenant: Uuid,
+}

@@ -1,0 +1,244 @@
+//! What each subcommand does.
+
+use crate::cli::{BrokerArgs, Cli, Command, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction};
+use crate::client::{Client, submit};
+use crate::config::Settings;
+use crate::roles::{Role, run as run_roles};
+use crate::{demo, tokens};
+use anyhow::Context;
+use domain::id::{AccountId, CausationId, CorrelationId, TenantId};
+use domain::money::Credits;
+use domain::process::{CaseKey, grant as grant_command};
+use eventstore::{Meta, Request, Store};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Runs a command.
+///
+/// # Errors
+/// A sentence for the terminal.
+pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
+    let load = || Settings::load(cli.config.as_deref());
+    match cli.command {
+        Command::Dev => with_log(runtime, load()?, async |settings| {
+            grant_demo(&settings).await?;
+            run_roles(&settings, &Role::all()).await
+        }),
+        Command::Serve => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Serve]).await),
+        Command::Work { groups } => {
+            with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Work(groups)]).await)
+        }
+        Command::Relay => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Relay]).await),
+        Command::Project { action: None | Some(ProjectAction::Run) } => {
+            with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Project]).await)
+        }
+        Command::Project { action: Some(ProjectAction::Rebuild) } => runtime.block_on(rebuild(&load()?)),
+        Command::Project { action: Some(ProjectAction::Verify) } => runtime.block_on(verify(&load()?)),
+        Command::Migrate => runtime.block_on(migrate(&load()?)),
+        Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
+        Command::Broker(args) => broker(&args),
+        Command::Simulator(args) => runtime.block_on(simulator(&args, &load()?)),
+        Command::Submit(args) => runtime.block_on(submit_command(&load()?, &args)),
+        Command::Tokens(which) => print_tokens(&load()?, which.tenant),
+        Command::NextSteps(which) => next_steps(&load()?, which.tenant),
+        Command::Grant { tenant, amount, key } => runtime.block_on(grant(&load()?, tenant.tenant, amount, &key)),
+        Command::Doctor { grace_seconds } => runtime.block_on(doctor(&load()?, grace_seconds)),
+        Command::Status => runtime.block_on(crate::status::print(&load()?)),
+        Command::Schema => {
+            println!("{}", api::schema_sdl());
+            Ok(())
+        }
+        Command::Domain { format } => print_tables(format),
+    }
+}
+
+fn with_log<F>(
+    runtime: &tokio::runtime::Runtime,
+    settings: Settings,
+    work: impl FnOnce(Settings) -> F,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    log_to_stderr();
+    let result = runtime.block_on(work(settings));
+    if let Err(error) = &result {
+        tracing::error!("{error:#}");
+    }
+    result
+}
+
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    // The client logs each reconnect several times over; its warnings are enough.
+    let quiet = "info,rocketmq=warn,rocketmq_client_rust=warn,rocketmq_transport=error,sqlx=warn";
+    let filter = EnvFilter::try_from_env("AIVIDEO_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second initialisation keeps the first: there is nothing to do about it.
+    drop(log.try_init());
+}
+
+async fn connect(settings: &Settings) -> anyhow::Result<Store> {
+    Ok(Store::open(settings.database()?, settings.policy.clone()).await?)
+}
+
+async fn migrate(settings: &Settings) -> anyhow::Result<()> {
+    let store = Store::connect(settings.database()?, settings.policy.clone()).await?;
+    store.migrate().await?;
+    println!("the schema is up to date");
+    Ok(())
+}
+
+async fn topics(settings: &Settings, action: TopicsAction) -> anyhow::Result<()> {
+    let client = messaging::Client::new(settings.broker.clone())?;
+    if matches!(action, TopicsAction::Ensure) {
+        let created = messaging::ensure(&client).await?;
+        println!("created {} topics and {} groups", created.topics.len(), created.groups.len());
+    }
+    let groups = messaging::check(&client).await?;
+    for (group, subscription) in &groups {
+        println!("{:<28} {subscription}", client.catalogue().group_name(*group));
+    }
+    client.stop(Duration::from_secs(3)).await;
+    Ok(())
+}
+
+#[cfg(feature = "embedded-broker")]
+fn broker(args: &BrokerArgs) -> anyhow::Result<()> {
+    log_to_stderr();
+    anyhow::ensure!(args.name_server.ip().is_loopback(), "the embedded broker is for this machine only: use 127.0.0.1");
+    messaging::embedded::run(&messaging::embedded::EmbeddedConfig {
+        name_server_port: args.name_server.port(),
+        broker_port: args.broker_port,
+        store_dir: args.store.clone(),
+    })?;
+    Ok(())
+}
+
+#[cfg(not(feature = "embedded-broker"))]
+fn broker(_: &BrokerArgs) -> anyhow::Result<()> {
+    anyhow::bail!("this build has no embedded broker: build with --features embedded-broker, or use Apache RocketMQ")
+}
+
+async fn simulator(args: &SimulatorArgs, settings: &Settings) -> anyhow::Result<()> {
+    log_to_stderr();
+    let config = providers::simulator::SimulatorConfig {
+        addr: args.listen,
+        public_url: None,
+        store_dir: args.store.clone(),
+        ffmpeg: settings.media.ffmpeg.clone(),
+        token: args.token.as_str().into(),
+        webhook_secret: args.webhook_secret.as_str().into(),
+        default_duration_ms: 2_000,
+    };
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    Ok(providers::simulator::serve(config, stop).await?)
+}
+
+async fn submit_command(settings: &Settings, args: &SubmitArgs) -> anyhow::Result<()> {
+    let base = match &args.url {
+        Some(url) => url.clone(),
+        None => settings.api()?.public_url.clone(),
+    };
+    let token = match &args.token {
+        Some(token) => token.clone(),
+        None => tokens::mint(settings.api()?.token_secret.expose(), demo::TENANT, &["creator"])?,
+    };
+    let key = args.key.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+    submit(&Client::new(&base, &token), args, &key).await
+}
+
+fn print_tokens(settings: &Settings, tenant: Uuid) -> anyhow::Result<()> {
+    for role in ["creator", "auditor", "operator"] {
+        println!("{role:<9} {}", tokens::mint(settings.api()?.token_secret.expose(), tenant, &[role])?);
+    }
+    Ok(())
+}
+
+fn next_steps(settings: &Settings, tenant: Uuid) -> anyhow::Result<()> {
+    let base = &settings.api()?.public_url;
+    println!("GraphQL   {base}/graphql   (open it in a browser for the explorer)");
+    print_tokens(settings, tenant)?;
+    println!("next      ./dev submit --prompt \"a paper boat on a stream\"");
+    Ok(())
+}
+
+async fn grant_demo(settings: &Settings) -> anyhow::Result<()> {
+    grant(settings, demo::TENANT, demo::CREDITS, demo::GRANT).await
+}
+
+async fn grant(settings: &Settings, tenant: Uuid, amount: i64, key: &str) -> anyhow::Result<()> {
+    let store = connect(settings).await?;
+    let correlation = CorrelationId(Uuid::new_v4());
+    let request = Request {
+        meta: Meta {
+            tenant: TenantId(tenant),
+            correlation,
+            causation: CausationId(correlation.0),
+            actor: "operator:command-line".to_owned(),
+            trace: correlation.0.simple().to_string(),
+        },
+        key: None,
+        tenant_wall: true,
+    };
+    let account = CaseKey::account(AccountId(tenant));
+    let granted =
+        store.execute(&request, account, None, |turn| grant_command(turn, key.to_owned(), Credits(amount))).await?;
+    println!("account {tenant} is at version {}", granted.version);
+    store.close().await;
+    Ok(())
+}
+
+async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
+    let store = connect(settings).await?;
+    let rebuilt = projections::rebuild(store.pool(), |folded| println!("folded up to position {folded}")).await?;
+    println!("the read models are rebuilt: {rebuilt}");
+    Ok(())
+}
+
+async fn verify(settings: &Settings) -> anyhow::Result<()> {
+    let store = connect(settings).await?;
+    let report = projections::verify(store.pool()).await?;
+    println!("{report}");
+    anyhow::ensure!(report.is_equal(), "a read model is not what the events say: `aivideo project rebuild` makes it so");
+    Ok(())
+}
+
+async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
+    let store = connect(settings).await?;
+    let limits = projections::doctor::Limits::with_grace(Duration::from_secs(grace_seconds));
+    let findings = projections::doctor::examine(store.pool(), &limits).await?;
+    for it in &findings {
+        println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);
+    }
+    let broken = findings.iter().filter(|it| !it.ok).count();
+    println!("{} passed, {broken} failed", findings.len() - broken);
+    anyhow::ensure!(broken == 0, "{broken} invariants do not hold");
+    Ok(())
+}
+
+fn print_tables(format: TableFormat) -> anyhow::Result<()> {
+    use domain::diagram::{account_rows, attempt_rows, mermaid, task_rows};
+    let tables = [("task", task_rows()), ("attempt", attempt_rows()), ("account", account_rows())];
+    match format {
+        TableFormat::Mermaid => tables.iter().for_each(|(name, rows)| println!("%% {name}\n{}", mermaid(rows))),
+        TableFormat::Json => {
+            let rows = |rows: &[domain::diagram::NamedRow]| -> Vec<serde_json::Value> {
+                let row = |(from, on, to, when): &domain::diagram::NamedRow| {
+                    serde_json::json!({ "from": from, "on": on, "to": to, "when": when })
+                };
+                rows.iter().map(row).collect()
+            };
+            let all: serde_json::Map<String, serde_json::Value> =
+                tables.iter().map(|(name, it)| ((*name).to_owned(), rows(it).into())).collect();
+            println!("{}", serde_json::to_string_pretty(&all).context("tables are plain text")?);
+        }
+    }
+    Ok(())
+}

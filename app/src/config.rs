@@ -1,0 +1,159 @@
+//! Configuration: a TOML file, then the environment over it, all typed; unknown keys are refused.
+
+use anyhow::Context;
+use eventstore::DatabaseConfig;
+use figment::Figment;
+use figment::providers::{Env, Format, Toml};
+use media::{MediaConfig, ObjectsConfig};
+use messaging::BrokerConfig;
+use projections::{RelayConfig, RetentionConfig};
+use providers::ReplicateConfig;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use workers::{CallLimits, ScanConfig};
+
+/// Everything that can be configured. `None`: the section is not given, and the command that needs it says so.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// PostgreSQL.
+    pub database: Option<DatabaseConfig>,
+    /// RocketMQ.
+    #[serde(default)]
+    pub broker: BrokerConfig,
+    /// The object store.
+    pub objects: Option<ObjectsConfig>,
+    /// ffmpeg and ffprobe.
+    #[serde(default)]
+    pub media: MediaConfig,
+    /// The HTTP side.
+    pub api: Option<api::ApiConfig>,
+    /// Models and prices.
+    #[serde(default)]
+    pub catalogue: api::Catalogue,
+    /// The provider.
+    pub provider: Option<ReplicateConfig>,
+    /// Product rules: waiting times, limits, what a lost cancel does.
+    #[serde(default)]
+    pub policy: domain::process::Policy,
+    /// Limits of outside calls.
+    #[serde(default)]
+    pub limits: CallLimits,
+    /// The scan for stalled tasks.
+    #[serde(default)]
+    pub scan: ScanConfig,
+    /// The outbox relay.
+    #[serde(default)]
+    pub relay: RelayConfig,
+    /// How long outbox and inbox rows are kept.
+    #[serde(default)]
+    pub retention: RetentionConfig,
+    /// How processes start and stop.
+    #[serde(default)]
+    pub process: ProcessConfig,
+}
+
+/// How processes start and stop.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProcessConfig {
+    /// How long work in flight may go on after SIGTERM, in milliseconds. What is not done by then is left unacknowledged.
+    pub grace_ms: u64,
+    /// Where files lie while they are worked on. Default: the system's temporary folder.
+    pub scratch: Option<PathBuf>,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> Self {
+        Self { grace_ms: 20_000, scratch: None }
+    }
+}
+
+/// Environment variables that belong to the command line or to `./dev`, not to the configuration, have no double underscore.
+const PREFIX: &str = "AIVIDEO_";
+
+impl Settings {
+    /// Reads the file (where one is given) and the environment: `AIVIDEO_DATABASE__URL` is `url` in `[database]`.
+    ///
+    /// # Errors
+    /// Names the key and what is expected. Values are not shown: they may be secrets.
+    pub fn load(file: Option<&Path>) -> anyhow::Result<Self> {
+        let mut figment = Figment::new();
+        if let Some(file) = file {
+            anyhow::ensure!(file.is_file(), "the configuration file {} does not exist", file.display());
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        let environment = Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__");
+        figment.merge(environment).extract().map_err(|error| anyhow::anyhow!(explained(error)))
+    }
+
+    /// A section that the command needs.
+    ///
+    /// # Errors
+    /// Says which section is missing and by which variable it can be given.
+    pub fn need<'a, T>(section: &'a Option<T>, name: &str, example: &str) -> anyhow::Result<&'a T> {
+        section.as_ref().with_context(|| format!("the configuration has no [{name}] section: set {PREFIX}{example}"))
+    }
+
+    /// The database section.
+    ///
+    /// # Errors
+    /// See [`Self::need`].
+    pub fn database(&self) -> anyhow::Result<&DatabaseConfig> {
+        Self::need(&self.database, "database", "DATABASE__URL")
+    }
+
+    /// The API section.
+    ///
+    /// # Errors
+    /// See [`Self::need`].
+    pub fn api(&self) -> anyhow::Result<&api::ApiConfig> {
+        Self::need(&self.api, "api", "API__LISTEN")
+    }
+}
+
+/// figment's error without the value it met.
+fn explained(error: figment::Error) -> String {
+    let mut lines = Vec::new();
+    for one in error {
+        let key = one.path.join(".");
+        let what = match &one.kind {
+            figment::error::Kind::InvalidType(_, expected) | figment::error::Kind::InvalidValue(_, expected) => {
+                format!("is not {expected}")
+            }
+            figment::error::Kind::UnknownField(field, known) => {
+                format!("has an unknown key `{field}`; known are {}", known.join(", "))
+            }
+            figment::error::Kind::MissingField(field) => format!("lacks `{field}`"),
+            other => other.to_string(),
+        };
+        lines.push(format!("configuration: `{key}` {what}"));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Settings, String> {
+        Figment::new().merge(Toml::string(text)).extract().map_err(explained)
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_and_named() {
+        let error = load("[policy]\nsubmit_timeout = 5\n").expect_err("the key is misspelt");
+        assert!(error.contains("submit_timeout") && error.contains("submit_timeout_ms"), "{error}");
+        let error = load("[polcy]\n").expect_err("the section is misspelt");
+        assert!(error.contains("polcy"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let text = "[database]\nurl = 'postgres://aivideo:hunter2@127.0.0.1/aivideo'\n";
+        let settings = load(text).expect("it is complete");
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        let error = load("[database]\nurl = 'postgres://u:hunter2@h/d'\nmax_connections = 'hunter3'\n").expect_err("not a number");
+        assert!(!error.contains("hunter"), "{error}");
+    }
+}

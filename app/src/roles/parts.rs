@@ -1,0 +1,114 @@
+//! What roles share: the store, the broker's client, the outside world. Each is made once, and only where a role needs it.
+
+use crate::Settings;
+use crate::ready::Health;
+use anyhow::Context;
+use eventstore::Store;
+use media::{Ffmpeg, Objects};
+use messaging::Client;
+use providers::Replicate;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use workers::Outside;
+use workers::ports::Provider;
+
+/// See the module.
+pub struct Parts {
+    /// Facts.
+    pub store: Store,
+    /// Told when the process has to stop.
+    pub stop: CancellationToken,
+    /// What is well and what is not.
+    pub health: Arc<Health>,
+    /// How long work in flight may go on.
+    pub grace: Duration,
+    client: OnceLock<Arc<Client>>,
+    objects: OnceLock<Arc<Objects>>,
+}
+
+impl Parts {
+    /// Opens the database and refuses a schema that this build does not know.
+    ///
+    /// # Errors
+    /// The database is not configured, not there, or not migrated.
+    pub async fn open(settings: &Settings, stop: CancellationToken) -> anyhow::Result<Self> {
+        let store = Store::open(settings.database()?, settings.policy.clone()).await?;
+        Ok(Self {
+            store,
+            stop,
+            health: Arc::default(),
+            grace: Duration::from_millis(settings.process.grace_ms),
+            client: OnceLock::new(),
+            objects: OnceLock::new(),
+        })
+    }
+
+    /// The broker's client: one for all roles of the process.
+    ///
+    /// # Errors
+    /// A configuration that the client refuses.
+    pub fn client(&self, settings: &Settings) -> anyhow::Result<Arc<Client>> {
+        if let Some(client) = self.client.get() {
+            return Ok(Arc::clone(client));
+        }
+        let client = Client::new(settings.broker.clone())?;
+        Ok(Arc::clone(self.client.get_or_init(|| client)))
+    }
+
+    /// The object store.
+    ///
+    /// # Errors
+    /// It is not configured, or can not be opened.
+    pub fn objects(&self, settings: &Settings) -> anyhow::Result<Arc<Objects>> {
+        if let Some(objects) = self.objects.get() {
+            return Ok(Arc::clone(objects));
+        }
+        let config = Settings::need(&settings.objects, "objects", "OBJECTS__KIND")?;
+        let objects = Arc::new(Objects::new(config).context("the object store can not be opened")?);
+        Ok(Arc::clone(self.objects.get_or_init(|| objects)))
+    }
+
+    /// The outside world of the workers.
+    ///
+    /// # Errors
+    /// A part that is not configured, or media tools that are missing.
+    pub async fn outside(&self, settings: &Settings) -> anyhow::Result<Arc<Outside>> {
+        let media = Ffmpeg::new(settings.media.clone());
+        media.check().await?;
+        Ok(Arc::new(Outside {
+            store: self.store.clone(),
+            providers: providers_of(settings)?,
+            objects: self.objects(settings)?,
+            media: Arc::new(media),
+            limits: settings.limits.clone(),
+            scratch: scratch(settings)?,
+        }))
+    }
+
+    /// Stops what outlives the roles.
+    pub async fn close(self) {
+        if let Some(client) = self.client.get() {
+            client.stop(Duration::from_secs(3)).await;
+        }
+        self.store.close().await;
+    }
+}
+
+/// The configured providers by their stored names.
+///
+/// # Errors
+/// None is configured, or one is configured wrongly.
+pub fn providers_of(settings: &Settings) -> anyhow::Result<HashMap<&'static str, Arc<dyn Provider>>> {
+    let config = Settings::need(&settings.provider, "provider", "PROVIDER__TOKEN")?;
+    let replicate: Arc<dyn Provider> = Arc::new(Replicate::new(config.clone()).context("the provider's settings")?);
+    Ok(HashMap::from([(replicate.name(), replicate)]))
+}
+
+fn scratch(settings: &Settings) -> anyhow::Result<PathBuf> {
+    let folder = settings.process.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&folder).with_context(|| format!("{} can not be made", folder.display()))?;
+    Ok(folder)
+}

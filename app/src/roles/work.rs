@@ -1,0 +1,131 @@
+//! Consumer groups, and the scan for stalled tasks.
+
+use super::{Parts, Supervisor, patiently};
+use crate::Settings;
+use anyhow::Context;
+use domain::process::ProcessManager;
+use eventstore::{Ack, Again, Delivery};
+use futures_util::future::BoxFuture;
+use messaging::{Client, Group, Handler, Listener};
+use projections::stalled::StalledTasks;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use workers::{StallScan, Worker, process_managers};
+
+struct Handling(Worker);
+
+impl Handler for Handling {
+    fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Result<Ack, Again>> {
+        Box::pin(async move { self.0.handle(&delivery).await })
+    }
+}
+
+/// The consumer group of a process manager: the same name, in the letters that the broker allows.
+#[must_use]
+pub fn group_of(manager: &dyn ProcessManager) -> Option<Group> {
+    let physical = manager.name().replace('.', "_");
+    Group::ALL.into_iter().find(|group| group.name() == physical)
+}
+
+pub(super) async fn start(
+    supervisor: &mut Supervisor,
+    parts: &Parts,
+    settings: &Settings,
+    only: &[String],
+) -> anyhow::Result<()> {
+    let client = parts.client(settings)?;
+    let outside = parts.outside(settings).await?;
+    let managers: Vec<_> =
+        process_managers().into_iter().filter(|it| only.is_empty() || only.iter().any(|name| name == it.name())).collect();
+    if let Some(unknown) = only.iter().find(|name| !managers.iter().any(|it| it.name() == *name)) {
+        let known: Vec<_> = process_managers().iter().map(|it| it.name()).collect();
+        anyhow::bail!("there is no consumer group {unknown}; there are {}", known.join(", "));
+    }
+    parts.health.not_ready("consumers", "starting");
+    let (stop, health, grace) = (parts.stop.clone(), Arc::clone(&parts.health), parts.grace);
+    let store = parts.store.clone();
+    let config = settings.broker.clone();
+    supervisor.watch("consumers", async move {
+        if !catalogue_holds(&client, &stop).await? {
+            return Ok(());
+        }
+        let mut listeners = Vec::new();
+        for manager in managers {
+            let group = group_of(manager.as_ref()).context("a process manager without a consumer group")?;
+            let worker = Worker::new(store.clone(), manager, Arc::clone(&outside));
+            let handler: Arc<dyn Handler> = Arc::new(Handling(worker));
+            let threads = config.threads(group);
+            let listener = patiently("the broker", &stop, || {
+                Listener::start(&client, group, threads, Arc::clone(&handler), tokio::runtime::Handle::current())
+            });
+            match listener.await {
+                Some(listener) => listeners.push(listener),
+                None => break,
+            }
+        }
+        health.ready("consumers");
+        tracing::info!(groups = listeners.len(), "consuming");
+        stop.cancelled().await;
+        // All at once: each may wait for its own work in flight.
+        let stopping = listeners.into_iter().map(|listener| listener.stop(grace));
+        futures_util::future::join_all(stopping).await;
+        Ok(())
+    });
+    let scan = StallScan::new(
+        parts.store.clone(),
+        Stalls(StalledTasks::new(parts.store.pool().clone())),
+        settings.scan.clone(),
+    );
+    let stop = parts.stop.clone();
+    supervisor.watch("scan for stalled tasks", async move {
+        scan.run(stop).await;
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Waits for the broker, and refuses topics and groups that are not as the catalogue says. `false`: told to stop.
+async fn catalogue_holds(client: &Arc<Client>, stop: &CancellationToken) -> anyhow::Result<bool> {
+    use messaging::AdminError;
+    loop {
+        match messaging::check(client).await {
+            Ok(_) => return Ok(true),
+            Err(error @ AdminError::Mismatch(_)) => return Err(error).context("the broker is not set up for this build"),
+            Err(error) => tracing::warn!(%error, "the broker is not there yet; trying again"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+struct Stalls(StalledTasks);
+
+impl workers::Stalled for Stalls {
+    fn stalled(
+        &self,
+        slack: std::time::Duration,
+        limit: i64,
+    ) -> BoxFuture<'_, Result<Vec<workers::StalledTask>, String>> {
+        Box::pin(async move {
+            let found = self.0.find(slack, limit).await.map_err(|error| error.to_string())?;
+            Ok(found.into_iter().map(|(task, round)| workers::StalledTask { task, round }).collect())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_consumer_group_has_one_process_manager() {
+        let handled: Vec<Group> = process_managers().iter().filter_map(|it| group_of(it.as_ref())).collect();
+        assert_eq!(handled.len(), process_managers().len(), "a process manager without a group");
+        let distinct: BTreeSet<Group> = handled.iter().copied().collect();
+        assert_eq!(distinct, Group::ALL.into_iter().collect::<BTreeSet<_>>(), "a group without a process manager");
+        assert_eq!(distinct.len(), handled.len(), "two process managers for one group");
+    }
+}
