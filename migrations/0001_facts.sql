@@ -33,7 +33,9 @@ CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON events FOR EACH STATEMENT E
 -- lock, so they never pass a position that may still appear, and never wait for one that was rolled back: the lock
 -- ends with the transaction. The top byte keeps these locks apart from all others.
 CREATE FUNCTION announce_writer() RETURNS void LANGUAGE sql VOLATILE AS $$
-    SELECT pg_advisory_xact_lock_shared((7::bigint << 56) | last_value) FROM events_position_seq
+    -- Before the first position is given out, last_value already says 1.
+    SELECT pg_advisory_xact_lock_shared((7::bigint << 56) | CASE WHEN is_called THEN last_value ELSE 0 END)
+      FROM events_position_seq
 $$;
 
 -- The highest position up to which nothing can appear any more, and the session that holds readers back, if one does.
@@ -78,6 +80,8 @@ CREATE TABLE outbox_events (
     published_at      timestamptz,
     parked_at         timestamptz,
     publish_attempts  integer     NOT NULL DEFAULT 0,
+    -- Failures in a row after which trying again is no use (too large, no such topic): they lead to parking.
+    refusals          integer     NOT NULL DEFAULT 0,
     -- Fencing: a relay may finish a row only with the token it claimed it with.
     lease_token       uuid,
     lease_until       timestamptz,

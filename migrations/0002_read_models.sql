@@ -3,7 +3,11 @@
 CREATE TABLE projection_checkpoints (
     name       text        PRIMARY KEY,
     position   bigint      NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- What stops the projector, as long as it does: it never passes an event that it can not fold.
+    fault          text,
+    fault_position bigint,
+    fault_at       timestamptz
 );
 
 CREATE TABLE read_tasks (
@@ -99,7 +103,8 @@ CREATE TABLE read_account_entries (
     charged      bigint      NOT NULL DEFAULT 0,
     created_at   timestamptz NOT NULL,
     position     bigint      NOT NULL,
-    PRIMARY KEY (account_id, version)
+    PRIMARY KEY (account_id, version),
+    UNIQUE (account_id, business_key)
 );
 
 CREATE TABLE read_holds (

@@ -10,6 +10,9 @@ use domain::id::{AccountId, CausationId, CorrelationId, TenantId};
 use domain::money::Credits;
 use domain::process::{CaseKey, grant as grant_command};
 use eventstore::{Meta, Request, Store};
+use projections::doctor::Limits;
+use projections::rebuild::Progress;
+use std::io::IsTerminal;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -70,10 +73,10 @@ where
 
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
-    // The client logs each reconnect several times over; its warnings are enough.
-    let quiet = "info,rocketmq=warn,rocketmq_client_rust=warn,rocketmq_transport=error,sqlx=warn";
+    // The client logs each reconnect several times over, as warnings; what comes of it shows in our own log.
+    let quiet = "info,rocketmq_client_rust=error,rocketmq_transport=error,rocketmq_runtime=error,sqlx=warn";
     let filter = EnvFilter::try_from_env("AIVIDEO_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second initialisation keeps the first: there is nothing to do about it.
     drop(log.try_init());
 }
@@ -90,12 +93,12 @@ async fn migrate(settings: &Settings) -> anyhow::Result<()> {
 }
 
 async fn topics(settings: &Settings, action: TopicsAction) -> anyhow::Result<()> {
-    let client = messaging::Client::new(settings.broker.clone())?;
+    let client = messaging::client::Client::new(settings.broker.clone())?;
     if matches!(action, TopicsAction::Ensure) {
-        let created = messaging::ensure(&client).await?;
+        let created = messaging::admin::ensure(&client).await?;
         println!("created {} topics and {} groups", created.topics.len(), created.groups.len());
     }
-    let groups = messaging::check(&client).await?;
+    let groups = messaging::admin::check(&client).await?;
     for (group, subscription) in &groups {
         println!("{:<28} {subscription}", client.catalogue().group_name(*group));
     }
@@ -148,7 +151,7 @@ async fn submit_command(settings: &Settings, args: &SubmitArgs) -> anyhow::Resul
     };
     let token = match &args.token {
         Some(token) => token.clone(),
-        None => tokens::mint(settings.api()?.token_secret.expose(), demo::TENANT, &["creator"])?,
+        None => tokens::mint(&settings.api()?.token_secret, demo::TENANT, &["creator"])?,
     };
     let key = args.key.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     submit(&Client::new(&base, &token), args, &key).await
@@ -156,7 +159,7 @@ async fn submit_command(settings: &Settings, args: &SubmitArgs) -> anyhow::Resul
 
 fn print_tokens(settings: &Settings, tenant: Uuid) -> anyhow::Result<()> {
     for role in ["creator", "auditor", "operator"] {
-        println!("{role:<9} {}", tokens::mint(settings.api()?.token_secret.expose(), tenant, &[role])?);
+        println!("{role:<9} {}", tokens::mint(&settings.api()?.token_secret, tenant, &[role])?);
     }
     Ok(())
 }
@@ -197,23 +200,28 @@ async fn grant(settings: &Settings, tenant: Uuid, amount: i64, key: &str) -> any
 
 async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
     let store = connect(settings).await?;
-    let rebuilt = projections::rebuild(store.pool(), |folded| println!("folded up to position {folded}")).await?;
-    println!("the read models are rebuilt: {rebuilt}");
+    let show = |it: Progress| println!("folded {} events, up to position {} of {}", it.events, it.position, it.up_to);
+    let done = projections::rebuild::rebuild(store.pool(), show).await?;
+    println!("the read models are rebuilt from {} events", done.events);
     Ok(())
 }
 
 async fn verify(settings: &Settings) -> anyhow::Result<()> {
     let store = connect(settings).await?;
-    let report = projections::verify(store.pool()).await?;
-    println!("{report}");
-    anyhow::ensure!(report.is_equal(), "a read model is not what the events say: `aivideo project rebuild` makes it so");
+    let tables = projections::rebuild::verify(store.pool()).await?;
+    for it in &tables {
+        let verdict = if it.is_equal() { "equal" } else { "DIFFERS" };
+        println!("{:<22} {:>8} rows  {verdict}  {}", it.table, it.rows, it.keys.join(", "));
+    }
+    let equal = tables.iter().all(projections::rebuild::Comparison::is_equal);
+    anyhow::ensure!(equal, "a read model is not what the events say: `aivideo project rebuild` makes it so");
     Ok(())
 }
 
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let store = connect(settings).await?;
-    let limits = projections::doctor::Limits::with_grace(Duration::from_secs(grace_seconds));
-    let findings = projections::doctor::examine(store.pool(), &limits).await?;
+    let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
+    let findings = projections::doctor::examine(store.pool(), limits).await?;
     for it in &findings {
         println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);
     }

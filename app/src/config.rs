@@ -5,9 +5,8 @@ use eventstore::DatabaseConfig;
 use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use media::{MediaConfig, ObjectsConfig};
-use messaging::BrokerConfig;
-use projections::{RelayConfig, RetentionConfig};
-use providers::ReplicateConfig;
+use messaging::config::BrokerConfig;
+use providers::replicate::ReplicateConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use workers::{CallLimits, ScanConfig};
@@ -42,12 +41,6 @@ pub struct Settings {
     /// The scan for stalled tasks.
     #[serde(default)]
     pub scan: ScanConfig,
-    /// The outbox relay.
-    #[serde(default)]
-    pub relay: RelayConfig,
-    /// How long outbox and inbox rows are kept.
-    #[serde(default)]
-    pub retention: RetentionConfig,
     /// How processes start and stop.
     #[serde(default)]
     pub process: ProcessConfig,

@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+// The roles are deeply nested futures; their layout is computed at one go.
+#![recursion_limit = "256"]
 
 pub mod cli;
 pub mod client;
@@ -7,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod ready;
 pub mod roles;
+pub mod status;
 pub mod tokens;
 
 pub use config::Settings;

@@ -1,4 +1,6 @@
 //! The binary `aivideo`.
+// As in the library.
+#![recursion_limit = "256"]
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -11,10 +11,14 @@ use uuid::Uuid;
 #[derive(Debug, thiserror::Error)]
 pub enum TestkitError {
     /// Nobody said where the server is.
-    #[error("DATABASE_URL is not set: these tests need a PostgreSQL 15 or newer; `./dev test` starts one and runs them")]
+    #[error(
+        "DATABASE_URL is not set: these tests need a PostgreSQL 15 or newer; `./dev test` starts one and runs them"
+    )]
     NoServer,
     /// The server could not be used.
-    #[error("the test database could not be made; does the server of DATABASE_URL run, and may its role create databases?")]
+    #[error(
+        "the test database could not be made; does the server of DATABASE_URL run, and may its role create databases?"
+    )]
     Server(#[from] sqlx::Error),
     /// A migration failed.
     #[error("a migration failed")]
@@ -49,8 +53,7 @@ impl TestDatabase {
         // The name is made of hexadecimal digits above.
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
         admin.close().await?;
-        let pool =
-            PgPoolOptions::new().max_connections(16).connect_with(server.clone().database(&name)).await?;
+        let pool = PgPoolOptions::new().max_connections(16).connect_with(server.clone().database(&name)).await?;
         MIGRATOR.run(&pool).await?;
         Ok(Self { store: Store::on(pool, policy), name, server })
     }

@@ -76,7 +76,7 @@ fn main() -> std::process::ExitCode {
         }
     };
     runtime.block_on(async {
-        for broker in [Broker::Embedded, Broker::Apache] {
+        for broker in brokers() {
             on(broker, &mut run).await;
         }
     });
@@ -88,6 +88,15 @@ fn main() -> std::process::ExitCode {
         run.filtered
     );
     if run.failed.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+}
+
+/// Both, or the one that `DEV_BROKER` names.
+fn brokers() -> Vec<Broker> {
+    match std::env::var("DEV_BROKER").as_deref() {
+        Ok("embedded") => vec![Broker::Embedded],
+        Ok("apache") => vec![Broker::Apache],
+        _ => vec![Broker::Embedded, Broker::Apache],
+    }
 }
 
 /// All scenarios on one broker. Those of a group share a system; the judge has the last word on each.

@@ -57,11 +57,11 @@ pub async fn with_an_image(stack: &Stack) -> anyhow::Result<()> {
 /// G13: a query that asks to be at least as new as the mutation is; the subscription's versions never go back.
 pub async fn read_your_writes(stack: &Stack) -> anyhow::Result<()> {
     let user = User::new(stack, 1_000_000).await?;
-    let query = "query ($id: ID!, $version: Version) { task(id: $id, atLeastVersion: $version) { version state } }";
+    let query = "query ($id: ID!, $version: Int) { task(id: $id, atLeastVersion: $version) { version state } }";
     for round in 0..100 {
         let payload = user.submit_once("[sim: refuse=422] no boat", &format!("round-{round}")).await?;
         let reached = number(&payload["version"])?;
-        let variables = json!({ "id": payload["taskId"], "version": reached.to_string() });
+        let variables = json!({ "id": payload["taskId"], "version": reached });
         let seen = user.client.run(query, variables).await?;
         ensure!(number(&seen["task"]["version"])? >= reached, "round {round}: asked for {reached}, saw {}", seen["task"]);
     }

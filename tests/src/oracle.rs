@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Names each invariant that does not hold.
 pub async fn judge(stack: &Stack) -> anyhow::Result<()> {
     eventually(Duration::from_secs(90), async || quiet(stack).await).await?;
-    let findings = projections::doctor::examine(stack.pool(), &projections::doctor::Limits::default()).await?;
+    let findings = projections::doctor::examine(stack.pool(), projections::doctor::Limits::default()).await?;
     let broken: Vec<String> =
         findings.iter().filter(|it| !it.ok).map(|it| format!("{}: {} ({})", it.invariant, it.detail, it.count)).collect();
     ensure!(!findings.is_empty(), "the doctor examined nothing");

@@ -16,7 +16,7 @@ pub struct User {
     pub client: Client,
 }
 
-const SUBMIT: &str = "mutation ($input: SubmitGenerationInput!, $key: String!) {
+const SUBMIT: &str = "mutation ($input: GenerationInput!, $key: String!) {
     submitGeneration(input: $input, idempotencyKey: $key) { taskId version replayed refusal { code message field } }
 }";
 
@@ -26,8 +26,8 @@ const TASK: &str = "query ($id: ID!) {
     task(id: $id) {
         state version hold charge error { class code message }
         attempts { state number providerJobId }
-        video { url objectKey bytes sha256 contentType durationMillis width height videoCodec }
-        thumbnail { url objectKey }
+        video { url assetId bytes sha256 contentType durationMillis width height videoCodec }
+        thumbnail { url }
     }
 }";
 

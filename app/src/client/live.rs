@@ -32,7 +32,7 @@ impl Snapshot {
     }
 }
 
-const SUBSCRIPTION: &str = "subscription ($id: ID!, $from: Version) {
+const SUBSCRIPTION: &str = "subscription ($id: ID!, $from: Int) {
     taskStatus(taskId: $id, fromVersion: $from) { state version progressPercent attemptNo error { class code message } }
 }";
 
@@ -82,7 +82,6 @@ async fn stream(
         let message: Value = serde_json::from_str(&frame).unwrap_or(Value::Null);
         match message["type"].as_str() {
             Some("connection_ack") => {
-                let from = from.map(|version| version.to_string());
                 let payload = json!({ "query": SUBSCRIPTION, "variables": { "id": task, "from": from } });
                 let subscribe = json!({ "type": "subscribe", "id": "1", "payload": payload });
                 socket.send(text(&subscribe)).await.map_err(|_| unreachable())?;

@@ -7,16 +7,16 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-const SUBMIT: &str = "mutation ($input: SubmitGenerationInput!, $key: String!) {
+const SUBMIT: &str = "mutation ($input: GenerationInput!, $key: String!) {
     submitGeneration(input: $input, idempotencyKey: $key) { taskId version refusal { code message field } }
 }";
 
-const RESULT: &str = "query ($id: ID!, $version: Version) {
+const RESULT: &str = "query ($id: ID!, $version: Int) {
     task(id: $id, atLeastVersion: $version) {
         state hold charge
         error { class code message }
-        video { url objectKey bytes sha256 contentType durationMillis width height videoCodec }
-        thumbnail { url objectKey }
+        video { url assetId bytes sha256 contentType durationMillis width height videoCodec }
+        thumbnail { url }
     }
 }";
 
@@ -71,7 +71,7 @@ async fn watch(client: &Client, task: &str, patience: Duration) -> anyhow::Resul
 }
 
 async fn report(client: &Client, task: &str, end: &Snapshot, args: &SubmitArgs) -> anyhow::Result<()> {
-    let data = client.run(RESULT, json!({ "id": task, "version": end.version().to_string() })).await?;
+    let data = client.run(RESULT, json!({ "id": task, "version": end.version() })).await?;
     let it = &data["task"];
     if end.state() != "SUCCEEDED" {
         let error = &it["error"];
@@ -88,7 +88,7 @@ async fn report(client: &Client, task: &str, end: &Snapshot, args: &SubmitArgs) 
         plain(&video["sha256"]),
     );
     println!("cost       {} of {} held credits", plain(&it["charge"]), plain(&it["hold"]));
-    println!("object     {}", plain(&video["objectKey"]));
+    println!("asset      {}", plain(&video["assetId"]));
     println!("thumbnail  {}", plain(&it["thumbnail"]["url"]));
     println!("watch it   {}", plain(&video["url"]));
     if let Some(output) = &args.output {

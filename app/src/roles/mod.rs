@@ -100,7 +100,7 @@ pub async fn run(settings: &crate::Settings, roles: &[Role]) -> anyhow::Result<(
             Role::Serve => serve::start(&mut supervisor, &parts, settings).await?,
             Role::Work(groups) => work::start(&mut supervisor, &parts, settings, groups).await?,
             Role::Relay => relay::start(&mut supervisor, &parts, settings)?,
-            Role::Project => project::start(&mut supervisor, &parts)?,
+            Role::Project => project::start(&mut supervisor, &parts),
         }
     }
     let grace = Duration::from_millis(settings.process.grace_ms);

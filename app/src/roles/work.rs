@@ -6,7 +6,10 @@ use anyhow::Context;
 use domain::process::ProcessManager;
 use eventstore::{Ack, Again, Delivery};
 use futures_util::future::BoxFuture;
-use messaging::{Client, Group, Handler, Listener};
+use messaging::admin::{AdminError, check};
+use messaging::catalogue::Group;
+use messaging::client::Client;
+use messaging::listener::{Handler, Listener};
 use projections::stalled::StalledTasks;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -86,9 +89,8 @@ pub(super) async fn start(
 
 /// Waits for the broker, and refuses topics and groups that are not as the catalogue says. `false`: told to stop.
 async fn catalogue_holds(client: &Arc<Client>, stop: &CancellationToken) -> anyhow::Result<bool> {
-    use messaging::AdminError;
     loop {
-        match messaging::check(client).await {
+        match check(client).await {
             Ok(_) => return Ok(true),
             Err(error @ AdminError::Mismatch(_)) => return Err(error).context("the broker is not set up for this build"),
             Err(error) => tracing::warn!(%error, "the broker is not there yet; trying again"),

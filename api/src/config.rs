@@ -1,0 +1,217 @@
+//! Settings of the API, and the catalogue of models.
+
+use domain::money::Credits;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// How the API is served.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// Address to listen on.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// Where clients and providers reach it: scheme, host and port.
+    #[serde(default = "default_public_url")]
+    pub public_url: String,
+    /// Secret that tokens are signed with (HS256). At least 32 bytes, never printed.
+    pub token_secret: String,
+    /// Whether the schema may be asked for.
+    #[serde(default = "yes")]
+    pub introspection: bool,
+    /// Whether GET /graphql serves the explorer.
+    #[serde(default = "yes")]
+    pub explorer: bool,
+    /// Largest upload, in bytes.
+    #[serde(default = "default_upload")]
+    pub max_upload_bytes: u64,
+    /// Largest GraphQL request, in bytes.
+    #[serde(default = "default_body")]
+    pub max_body_bytes: usize,
+    /// How long a query that asks for "at least this version" waits for the read model, in milliseconds.
+    #[serde(default = "default_patience")]
+    pub freshness_wait_ms: u64,
+    /// How long links to assets are good, in seconds.
+    #[serde(default = "default_link_ttl")]
+    pub link_ttl_seconds: u64,
+    /// How long a WebSocket may stay open without `connection_init`, in milliseconds.
+    #[serde(default = "default_init")]
+    pub connection_init_ms: u64,
+    /// Pause between the server's pings on a WebSocket, in milliseconds. A client that answers none of three is gone.
+    #[serde(default = "default_ping")]
+    pub ping_ms: u64,
+    /// Origins of web pages that may call it, such as `http://localhost:5173`. None by default.
+    #[serde(default)]
+    pub allowed_origins: Vec<String>,
+    /// Largest depth of a query.
+    #[serde(default = "default_depth")]
+    pub max_depth: usize,
+    /// Largest complexity of a query: about the number of fields in its answer.
+    #[serde(default = "default_complexity")]
+    pub max_complexity: usize,
+}
+
+impl std::fmt::Debug for ApiConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiConfig")
+            .field("listen", &self.listen)
+            .field("public_url", &self.public_url)
+            .field("token_secret", &"<secret>")
+            .field("introspection", &self.introspection)
+            .field("explorer", &self.explorer)
+            .field("max_upload_bytes", &self.max_upload_bytes)
+            .field("max_body_bytes", &self.max_body_bytes)
+            .field("freshness_wait_ms", &self.freshness_wait_ms)
+            .field("link_ttl_seconds", &self.link_ttl_seconds)
+            .field("connection_init_ms", &self.connection_init_ms)
+            .field("ping_ms", &self.ping_ms)
+            .field("allowed_origins", &self.allowed_origins)
+            .field("max_depth", &self.max_depth)
+            .field("max_complexity", &self.max_complexity)
+            .finish()
+    }
+}
+
+impl ApiConfig {
+    /// The defaults, with this secret.
+    #[must_use]
+    pub fn with_secret(token_secret: impl Into<String>) -> Self {
+        Self {
+            listen: default_listen(),
+            public_url: default_public_url(),
+            token_secret: token_secret.into(),
+            introspection: true,
+            explorer: true,
+            max_upload_bytes: default_upload(),
+            max_body_bytes: default_body(),
+            freshness_wait_ms: default_patience(),
+            link_ttl_seconds: default_link_ttl(),
+            connection_init_ms: default_init(),
+            ping_ms: default_ping(),
+            allowed_origins: Vec::new(),
+            max_depth: default_depth(),
+            max_complexity: default_complexity(),
+        }
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 8080))
+}
+
+fn default_public_url() -> String {
+    "http://127.0.0.1:8080".to_owned()
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn default_upload() -> u64 {
+    20 * 1024 * 1024
+}
+
+const fn default_body() -> usize {
+    1024 * 1024
+}
+
+const fn default_patience() -> u64 {
+    2_000
+}
+
+const fn default_link_ttl() -> u64 {
+    3_600
+}
+
+const fn default_init() -> u64 {
+    10_000
+}
+
+const fn default_ping() -> u64 {
+    20_000
+}
+
+const fn default_depth() -> usize {
+    12
+}
+
+const fn default_complexity() -> usize {
+    5_000
+}
+
+/// A model that tasks can be submitted for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// The provider's stored name.
+    pub provider: String,
+    /// Price of each started second, in minor units.
+    pub price_per_second: Credits,
+    /// Shortest video, in seconds.
+    pub min_seconds: u32,
+    /// Longest video, in seconds.
+    pub max_seconds: u32,
+    /// How many input images it takes.
+    #[serde(default = "one")]
+    pub max_input_images: u32,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// The models on offer, by name as the provider knows it (`owner/name`).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Catalogue {
+    models: BTreeMap<String, Model>,
+}
+
+impl Catalogue {
+    /// These models.
+    #[must_use]
+    pub fn new(models: impl IntoIterator<Item = (String, Model)>) -> Self {
+        Self { models: models.into_iter().collect() }
+    }
+
+    /// A model by its name.
+    #[must_use]
+    pub fn model(&self, name: &str) -> Option<&Model> {
+        self.models.get(name)
+    }
+
+    /// All models, by name.
+    pub fn models(&self) -> impl Iterator<Item = (&str, &Model)> {
+        self.models.iter().map(|(name, model)| (name.as_str(), model))
+    }
+}
+
+impl Default for Catalogue {
+    /// One model, so that a fresh checkout can make a video.
+    fn default() -> Self {
+        let model = Model {
+            provider: "replicate".to_owned(),
+            price_per_second: Credits(25),
+            min_seconds: 1,
+            max_seconds: 10,
+            max_input_images: 1,
+        };
+        Self::new([("aivideo/paper-boat-1".to_owned(), model)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_hides_the_secret_and_unknown_settings_are_refused() {
+        let config: ApiConfig =
+            serde_json::from_str(r#"{"token_secret": "hush, hush, hush"}"#).expect("the rest has defaults");
+        assert!(!format!("{config:?}").contains("hush"));
+        assert_eq!(config.max_upload_bytes, 20_971_520);
+        let unknown = serde_json::from_str::<ApiConfig>(r#"{"token_secret": "x", "lissten": "127.0.0.1:1"}"#);
+        assert!(unknown.is_err_and(|error| error.to_string().contains("lissten")));
+    }
+}

@@ -1,0 +1,76 @@
+//! Carries GraphQL requests out, over HTTP and WebSocket alike: measures the text first, and sends introspection its own way.
+
+use crate::graphql::ApiSchema;
+use crate::shape;
+use async_graphql::parser::types::{ExecutableDocument, Selection};
+use async_graphql::{Data, Executor, Request, Response, ServerError, Value};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use std::sync::Arc;
+
+/// Most root fields of one mutation: each costs what a request costs, however many are sent in one.
+const MAX_MUTATIONS: usize = 10;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    pub(crate) schema: ApiSchema,
+    /// `None` where introspection is off.
+    pub(crate) introspection: Option<ApiSchema>,
+}
+
+impl Guarded {
+    /// The schema that is to answer, or the answer itself.
+    fn choose(&self, request: &mut Request) -> Result<&ApiSchema, Box<Response>> {
+        shape::check(&request.query).map_err(|misshapen| refusal("QUERY_REFUSED", &misshapen.to_string()))?;
+        let document = request.parsed_query().map_err(|error| Box::new(Response::from_errors(vec![error])))?;
+        if too_many_mutations(document) {
+            return Err(refusal("QUERY_REFUSED", "a request holds at most ten mutations"));
+        }
+        Ok(match &self.introspection {
+            Some(schema) if asks_for_schema_only(document) => schema,
+            _ => &self.schema,
+        })
+    }
+}
+
+fn refusal(code: &str, message: &str) -> Box<Response> {
+    let mut error = ServerError::new(message, None);
+    let mut extensions = async_graphql::ErrorExtensionValues::default();
+    extensions.set("code", Value::from(code));
+    error.extensions = Some(extensions);
+    Box::new(Response::from_errors(vec![error]))
+}
+
+fn asks_for_schema_only(document: &ExecutableDocument) -> bool {
+    document.operations.iter().all(|(_, operation)| {
+        operation.node.selection_set.node.items.iter().all(|selection| match &selection.node {
+            Selection::Field(field) => field.node.name.node.starts_with("__"),
+            Selection::FragmentSpread(_) | Selection::InlineFragment(_) => false,
+        })
+    })
+}
+
+/// Fragments count as one field each on the way in; the complexity limit counts what is in them.
+fn too_many_mutations(document: &ExecutableDocument) -> bool {
+    document.operations.iter().any(|(_, operation)| {
+        operation.node.ty == async_graphql::parser::types::OperationType::Mutation
+            && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
+    })
+}
+
+impl Executor for Guarded {
+    async fn execute(&self, mut request: Request) -> Response {
+        match self.choose(&mut request) {
+            Ok(schema) => schema.execute(request).await,
+            Err(response) => *response,
+        }
+    }
+
+    fn execute_stream(&self, mut request: Request, session: Option<Arc<Data>>) -> BoxStream<'static, Response> {
+        match self.choose(&mut request) {
+            Ok(schema) => Executor::execute_stream(schema, request, session),
+            Err(response) => stream::once(async move { *response }).boxed(),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+#![doc = include_str!("../README.md")]
+
+mod auth;
+mod callbacks;
+mod clock;
+mod config;
+mod correlation;
+mod executor;
+mod explorer;
+mod graphql;
+mod http;
+mod idempotency;
+mod objects;
+mod ports;
+mod range;
+mod router;
+mod shape;
+mod sniff;
+mod uploads;
+mod websocket;
+
+pub use auth::{BadToken, Caller, Claims, Role, TokenKeys, mint};
+pub use config::{ApiConfig, Catalogue, Model};
+pub use graphql::schema_sdl;
+pub use ports::{LinkRefused, LinkVerifier, Readiness};
+pub use router::{ApiState, StartError, router};

@@ -1,0 +1,159 @@
+//! The routes, and what they share.
+
+use crate::auth::{BadToken, TokenKeys};
+use crate::config::{ApiConfig, Catalogue};
+use crate::correlation::correlate;
+use crate::executor::Guarded;
+use crate::graphql::{Call, Loaders, introspection_schema, schema};
+use crate::http::caller;
+use crate::idempotency::{self, HeaderKey};
+use crate::ports::{LinkVerifier, Readiness};
+use crate::{callbacks, explorer, objects, uploads, websocket};
+use async_graphql::{Executor, Request};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use domain::id::CorrelationId;
+use eventstore::Store;
+use projections::query::Reader;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio_util::task::TaskTracker;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use workers::ports::{ObjectStore, Provider};
+
+/// What the API works with.
+pub struct ApiState {
+    /// Facts: commands go in here.
+    pub store: Store,
+    /// Read queries. Somebody must drive [`Reader::listen`], or subscribers learn of changes by looking only.
+    pub reader: Reader,
+    /// Bytes of uploads and assets.
+    pub objects: Arc<dyn ObjectStore>,
+    /// Providers by their stored name, for their callbacks.
+    pub providers: HashMap<&'static str, Arc<dyn Provider>>,
+    /// Models on offer.
+    pub catalogue: Catalogue,
+    /// Settings.
+    pub config: ApiConfig,
+    /// Whether this process can do its work.
+    pub readiness: Arc<dyn Readiness>,
+    /// Checks signed links.
+    pub links: Arc<dyn LinkVerifier>,
+}
+
+/// Why the API can not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The token secret can not be used.
+    #[error("api.token_secret: {0}")]
+    TokenSecret(#[from] BadToken),
+    /// An allowed origin can not be read.
+    #[error("api.allowed_origins: {0:?} is not an origin such as http://localhost:5173")]
+    Origin(String),
+}
+
+pub(crate) struct Shared {
+    pub(crate) state: Arc<ApiState>,
+    pub(crate) executor: Guarded,
+    pub(crate) keys: TokenKeys,
+    pub(crate) tasks: TaskTracker,
+}
+
+/// The whole API.
+///
+/// # Errors
+/// [`StartError`].
+pub fn router(state: ApiState) -> Result<Router, StartError> {
+    let state = Arc::new(state);
+    let config = &state.config;
+    let keys = TokenKeys::new(&config.token_secret)?;
+    let cors = cors(&config.allowed_origins)?;
+    let body_limit = config.max_body_bytes;
+    let executor =
+        Guarded { schema: schema(Arc::clone(&state)), introspection: config.introspection.then(introspection_schema) };
+    let shared = Arc::new(Shared { state, executor, keys, tasks: TaskTracker::new() });
+    let mut router = Router::new()
+        .route("/graphql", get(explorer::page).post(execute).layer(DefaultBodyLimit::max(body_limit)))
+        .route("/graphql/graphiql", get(explorer::graphiql))
+        .route("/graphql/ws", get(websocket::upgrade))
+        // The upload limits itself: it is streamed, never held in memory.
+        .route("/uploads", post(uploads::receive).layer(DefaultBodyLimit::disable()))
+        .route("/objects/{*key}", get(objects::serve))
+        .route("/callbacks/{provider}", post(callbacks::receive).layer(DefaultBodyLimit::max(callbacks::MAX_BODY)))
+        .route("/live", get(async || Json(serde_json::json!({"live": true}))))
+        .route("/ready", get(ready))
+        .with_state(shared);
+    if let Some(cors) = cors {
+        router = router.layer(cors);
+    }
+    Ok(router.layer(middleware::from_fn(correlate)))
+}
+
+/// Off unless origins are named.
+fn cors(origins: &[String]) -> Result<Option<CorsLayer>, StartError> {
+    if origins.is_empty() {
+        return Ok(None);
+    }
+    let read = |origin: &String| {
+        let is_origin = origin.starts_with("http://") || origin.starts_with("https://");
+        HeaderValue::from_str(origin).ok().filter(|_| is_origin).ok_or_else(|| StartError::Origin(origin.clone()))
+    };
+    let origins = origins.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let idempotency_key = HeaderName::from_static(idempotency::HEADER);
+    Ok(Some(
+        CorsLayer::new()
+            .allow_origin(AllowOrigin::list(origins))
+            .allow_methods([Method::GET, Method::POST])
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, idempotency_key])
+            .expose_headers([HeaderName::from_static("x-request-id")]),
+    ))
+}
+
+/// `POST /graphql`: one request per body. A list of requests is refused, as is any body that a web form could send.
+async fn execute(
+    State(shared): State<Arc<Shared>>,
+    axum::Extension(correlation): axum::Extension<CorrelationId>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if !is_json(&headers) {
+        let message = "the body is application/json";
+        return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, "BAD_REQUEST", message);
+    }
+    let caller = match caller(&headers, &shared.keys) {
+        Ok(caller) => caller,
+        Err(bad) => return failure(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &bad.to_string()),
+    };
+    let Ok(request) = serde_json::from_slice::<Request>(&body) else {
+        let message = "the body is one GraphQL request: {\"query\", \"variables\", \"operationName\"}";
+        return failure(StatusCode::BAD_REQUEST, "BAD_REQUEST", message);
+    };
+    let mut request = request;
+    if let Some(caller) = &caller {
+        request = request.data(Loaders::new(&shared.state.reader, caller.viewer(), &shared.tasks));
+    }
+    let call = Call { caller, correlation, key: HeaderKey::of(&headers) };
+    let response = shared.executor.execute(request.data(call)).await;
+    Json(response).into_response()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let declared = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    declared.split(';').next().is_some_and(|it| it.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// An answer in GraphQL's form to what never became a GraphQL request.
+fn failure(status: StatusCode, code: &str, message: &str) -> Response {
+    let error = serde_json::json!({"message": message, "extensions": {"code": code}});
+    (status, Json(serde_json::json!({"data": null, "errors": [error]}))).into_response()
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let reasons = shared.state.readiness.reasons().await;
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(serde_json::json!({"ready": reasons.is_empty(), "reasons": reasons}))).into_response()
+}

@@ -1,0 +1,142 @@
+//! What is refused before anything is done: shapes, sizes, content types.
+
+use crate::doubles::Reasons;
+use crate::world::{World, code};
+use anyhow::{Context, Result};
+use api::Readiness;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+async fn refused(world: &World, query: &str) -> Result<Value> {
+    let started = Instant::now();
+    let answer = world.ask(&world.creator()?, query, json!({})).await?;
+    assert!(started.elapsed() < Duration::from_secs(1), "refused, but slowly");
+    assert!(answer["data"].is_null(), "{answer}");
+    Ok(answer)
+}
+
+/// G1: deep queries, whether or not the parser would take them.
+#[tokio::test]
+async fn g1_deep_and_dear_queries_are_refused() -> Result<()> {
+    let world = World::new().await?;
+    for depth in [15, 60, 200, 20_000] {
+        let query = format!("{{ node(id: \"x\") {} }}", "{ id ... on Task { attempts ".repeat(depth));
+        refused(&world, &query).await?;
+    }
+    refused(&world, &"{".repeat(20_000)).await?;
+    let cycle = "query { tasks { edges { node { ...A } } } } fragment A on Task { ...B } fragment B on Task { ...A }";
+    refused(&world, cycle).await?;
+    let wide = format!("{{ {} }}", (0..900).map(|n| format!("a{n}: models {{ name }} ")).collect::<String>());
+    assert!(wide.len() < 64 * 1024);
+    let nested = "{ tasks(first: 100) { edges { node { attempts { id number state provider round polls percent version
+                  orphans createdAt updatedAt } assets { id url kind bytes sha256 } history { body name } } } } }";
+    refused(&world, nested).await?;
+    refused(
+        &world,
+        &format!(
+            "{{ {} }}",
+            (0..300).map(|n| format!("a{n}: taskHistory(taskId: \"x\") {{ name }} ")).collect::<String>()
+        ),
+    )
+    .await?;
+    Ok(())
+}
+
+/// G2: a request is charged for what it asks, not for being one.
+#[tokio::test]
+async fn g2_aliases_do_not_multiply_mutations() -> Result<()> {
+    let world = World::new().await?;
+    let cancel =
+        |n: usize| format!("c{n}: cancelTask(taskId: \"00000000-0000-0000-0000-000000000000\") {{ version }} ");
+    let eleven = format!("mutation {{ {} }}", (0..11).map(cancel).collect::<String>());
+    assert_eq!(code(&refused(&world, &eleven).await?), "QUERY_REFUSED");
+    let ten = format!("mutation {{ {} }}", (0..10).map(cancel).collect::<String>());
+    assert!(world.ask(&world.creator()?, &ten, json!({})).await?["errors"].is_null());
+    // In fragments they are counted by what they cost.
+    let hundred = (0..100).map(cancel).collect::<String>();
+    refused(&world, &format!("mutation {{ ... on Mutation {{ {hundred} }} }}")).await?;
+    Ok(())
+}
+
+/// G3: no batches, no mutation by GET, no body that a web form could send.
+#[tokio::test]
+async fn g3_one_request_as_json_by_post() -> Result<()> {
+    let world = World::new().await?;
+    let creator = world.creator()?;
+    let one = json!({"query": "{ models { name } }"});
+    for batch in
+        [json!([one]), Value::Array(vec![one.clone(); 11]), Value::Array(vec![one.clone(); 500]), json!("x"), json!({})]
+    {
+        let answer = world.post(Some(&creator), &[], batch.to_string()).await?;
+        let is_empty_query = batch == json!({});
+        assert!(answer.status == StatusCode::BAD_REQUEST || (is_empty_query && answer.json()?["data"].is_null()));
+    }
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""] {
+        let request = Request::post("/graphql")
+            .header("content-type", content_type)
+            .header("authorization", format!("Bearer {creator}"))
+            .body(Body::from(one.to_string()))?;
+        assert_eq!(world.call(request).await?.status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{content_type}");
+    }
+    let by_get = "/graphql?query=mutation%7BcancelTask(taskId:%22x%22)%7Bversion%7D%7D";
+    let request = Request::get(by_get).header("authorization", format!("Bearer {creator}")).body(Body::empty())?;
+    let answer = world.call(request).await?;
+    assert!(answer.body.starts_with(b"<!doctype html>"), "GET is the explorer, whatever it asks for");
+    let large = json!({"query": "{ models { name } }", "variables": {"x": "x".repeat(1 << 20)}}).to_string();
+    assert_eq!(world.post(Some(&creator), &[], large).await?.status, StatusCode::PAYLOAD_TOO_LARGE);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tools_can_ask_for_the_schema_unless_it_is_switched_off() -> Result<()> {
+    // As graphql-js sends it: nine levels of ofType.
+    let of_type = (0..9).fold(String::new(), |inner, _| format!("ofType {{ kind name {inner} }}"));
+    let query = format!(
+        "query IntrospectionQuery {{ __schema {{ queryType {{ name }} types {{ kind name fields(includeDeprecated: true) {{
+           name args {{ name type {{ kind name {of_type} }} }} type {{ kind name {of_type} }} }} }} }} }}"
+    );
+    let body = json!({"query": query}).to_string();
+    let world = World::new().await?;
+    let answer = world.post(None, &[], body.clone()).await?.json()?;
+    let types = answer["data"]["__schema"]["types"].as_array().with_context(|| format!("{answer}"))?;
+    assert!(types.iter().any(|it| it["name"] == "SubmitGenerationPayload"));
+    let mixed = "{ __schema { types { name } } tasks { edges { cursor } } }";
+    assert_eq!(code(&world.post(None, &[], json!({"query": mixed}).to_string()).await?.json()?), "UNAUTHENTICATED");
+    let closed = World::with(|config| {
+        config.introspection = false;
+        config.explorer = false;
+    })
+    .await?;
+    assert!(closed.post(None, &[], body).await?.json()?["data"]["__schema"].is_null());
+    let page = closed.call(Request::get("/graphql").body(Body::empty())?).await?;
+    assert_eq!(page.status, StatusCode::NOT_FOUND);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_explorer_needs_no_network() -> Result<()> {
+    let world = World::new().await?;
+    let page = world.call(Request::get("/graphql").body(Body::empty())?).await?;
+    let text = String::from_utf8(page.body.to_vec())?;
+    assert!(!text.contains("http://") && !text.contains("https://"), "nothing is loaded from elsewhere");
+    assert!(page.headers.contains_key("content-security-policy"));
+    let graphiql = world.call(Request::get("/graphql/graphiql").body(Body::empty())?).await?;
+    assert_eq!(graphiql.status, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn health_and_correlation() -> Result<()> {
+    let world = World::new().await?;
+    let live = world.call(Request::get("/live").header("x-request-id", "<script>").body(Body::empty())?).await?;
+    assert_eq!(live.status, StatusCode::OK);
+    let id = live.headers.get("x-request-id").context("every answer names its id")?.to_str()?;
+    assert!(id.parse::<uuid::Uuid>().is_ok(), "an id that is none is replaced: {id}");
+    assert!(!live.headers.contains_key("access-control-allow-origin"), "off by default");
+    let ready = world.call(Request::get("/ready").body(Body::empty())?).await?;
+    assert_eq!((ready.status, ready.json()?), (StatusCode::OK, json!({"ready": true, "reasons": []})));
+    assert_eq!(Reasons(vec!["no broker".into()]).reasons().await, ["no broker"]);
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! The API in this process, on a real PostgreSQL (`DATABASE_URL`; `./dev test` starts one).
+
+mod callbacks;
+mod doubles;
+mod limits;
+mod objects;
+mod reads;
+mod schema;
+mod submit;
+mod subscribe;
+mod world;

@@ -1,0 +1,59 @@
+//! `aivideo status`: what is unsent, waiting, stuck or in quarantine.
+
+use crate::config::Settings;
+use eventstore::Store;
+use projections::operations::operations;
+use projections::projector::projection_status;
+use projections::relay::relay_status;
+use std::time::Duration;
+
+/// Prints the status of a running system.
+///
+/// # Errors
+/// The database can not be used. A broker that does not answer is part of the status.
+pub async fn print(settings: &Settings) -> anyhow::Result<()> {
+    let store = Store::open(settings.database()?, settings.policy.clone()).await?;
+    let outbox = relay_status(store.pool()).await?;
+    println!(
+        "outbox       {} unsent, the oldest for {:.1} s; {} parked",
+        outbox.unsent, outbox.oldest_seconds, outbox.parked
+    );
+    let read = projection_status(store.pool()).await?;
+    println!(
+        "read models  at position {} of {}, {} events and {:.1} s behind",
+        read.position, read.readable, read.behind_events, read.behind_seconds
+    );
+    if let Some(pid) = read.held_back_by {
+        println!("             held back by the open transaction of database session {pid}");
+    }
+    if let Some(fault) = &read.fault {
+        println!("             STOPPED at position {:?}: {fault}", read.fault_position);
+    }
+    let counts = operations(store.pool()).await?;
+    for (state, count) in &counts.tasks {
+        println!("tasks        {count:>8} {state}");
+    }
+    println!("quarantine   {} messages", counts.quarantined);
+    println!("repairs      {} in the last hour", counts.repairs_last_hour);
+    print_lag(settings).await;
+    store.close().await;
+    Ok(())
+}
+
+async fn print_lag(settings: &Settings) {
+    let lag = async {
+        let client = messaging::client::Client::new(settings.broker.clone())?;
+        let lag = messaging::admin::lag(&client).await;
+        client.stop(Duration::from_secs(2)).await;
+        anyhow::Ok(lag?)
+    };
+    match tokio::time::timeout(Duration::from_secs(15), lag).await {
+        Ok(Ok(lag)) => {
+            for it in lag {
+                println!("group        {:>8} waiting in {} for {}", it.waiting, it.topic, it.group.name());
+            }
+        }
+        Ok(Err(error)) => println!("broker       does not answer: {error}"),
+        Err(_) => println!("broker       does not answer"),
+    }
+}

@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# ./dev test [fast]: everything that must hold before a change is merged. Stops at the first failure. Sourced by ./dev.
+
+STEP='' TEST_ROOT='' PASSED=0
+
+step() {
+    STEP=$1
+    printf '\n======== %s\n' "$STEP"
+    shift
+    "$@"
+    PASSED=$((PASSED + 1))
+}
+
+# Runs however the tests end: no process and no folder of theirs stays behind.
+clean_up_tests() {
+    local status=$? env
+    trap - EXIT INT TERM
+    if [[ -n $TEST_ROOT ]]; then
+        # States that a test left running, the script's own PostgreSQL among them.
+        while IFS= read -r env; do
+            AIVIDEO_STATE=$(dirname "$env") "$REPO/dev" reset --yes >/dev/null 2>&1 || true
+        done < <(find "$TEST_ROOT" -maxdepth 4 -name env -type f 2>/dev/null)
+        rm -rf "$TEST_ROOT"
+    fi
+    if ((status == 0)); then
+        printf '\n%s steps passed in %s min %s s.\n' "$PASSED" $((SECONDS / 60)) $((SECONDS % 60))
+        [[ $FAST == no ]] || printf 'THE END-TO-END TESTS WERE LEFT OUT: ./dev test runs them.\n'
+    else
+        printf '\nFAILED at: %s (%s steps passed before it).\n' "${STEP:-preparation}" "$PASSED" >&2
+    fi
+    exit "$status"
+}
+
+# The names of the `tests` package's test targets whose file is (e2e) or is not (other) in its folder e2e/.
+test_targets() {
+    awk -v kind="$1" '
+        function flush() { if (intest && name != "" && ((path ~ /^e2e\//) == (kind == "e2e"))) print name; name = ""; path = "" }
+        /^\[/ { flush(); intest = ($0 == "[[test]]") }
+        intest && /^name *=/ { split($0, part, "\""); name = part[2] }
+        intest && /^path *=/ { split($0, part, "\""); path = part[2] }
+        END { flush() }' "$REPO/tests/Cargo.toml"
+}
+
+prepare_tests() {
+    need_cargo
+    ensure_tools postgres media java maven
+    apache_fetched || fetch_apache
+}
+
+start_test_database() {
+    # What is written here is deleted in an hour: durability would only cost time. Tests make databases of their own.
+    AIVIDEO_STATE=$TEST_ROOT/database DEV_POSTGRES_OPTIONS='-c fsync=off -c synchronous_commit=off -c full_page_writes=off' \
+        DEV_POSTGRES_CREATEDB=yes "$REPO/dev" up --only postgres
+    DATABASE_URL=$(AIVIDEO_STATE=$TEST_ROOT/database "$REPO/dev" env | sed -n 's/^AIVIDEO_DATABASE__URL=//p')
+    export DATABASE_URL
+}
+
+end_to_end() {
+    local broker=$1 target arguments=()
+    for target in $(test_targets e2e); do arguments+=(--test "$target"); done
+    ((${#arguments[@]})) || fail "tests/Cargo.toml names no test in e2e/: nothing would be tested."
+    DEV_BROKER=$broker cargo test -p tests "${arguments[@]}"
+}
+
+other_tests() {
+    local target arguments=(--lib --bins)
+    for target in $(test_targets other); do arguments+=(--test "$target"); done
+    cargo test -p tests "${arguments[@]}"
+}
+
+run_tests() {
+    local key
+    FAST=no
+    case ${1:-} in
+        fast) FAST=yes ;;
+        '') ;;
+        *) fail "./dev test knows one word, fast, not $1." ;;
+    esac
+    [[ $FAST == no ]] || printf 'FAST: the end-to-end tests are left out.\n'
+    # Settings of whoever runs this would make the result theirs.
+    for key in $(compgen -e AIVIDEO_) $(compgen -e DEV_); do unset "$key"; done
+    trap clean_up_tests EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    cd "$REPO" || exit 1
+    TEST_ROOT=$(mktemp -d /tmp/aivideo-test.XXXXXX)
+    chmod 0711 "$TEST_ROOT"
+    mkdir -m 1777 "$TEST_ROOT/tmp"
+    # Tests put their states here, where they are found again if a test is killed.
+    export TMPDIR=$TEST_ROOT/tmp AIVIDEO_REPO=$REPO AIVIDEO_OWN_PARTS=1
+
+    step "what the tests need" prepare_tests
+    step "format" cargo fmt --all --check
+    step "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
+    step "build" build_binary debug
+    export AIVIDEO_BIN=$BIN
+    step "a PostgreSQL for the tests" start_test_database
+    step "documentation tests, among them what must not compile" cargo test --workspace --doc
+    step "unit, database and broker tests" cargo test --workspace --exclude tests --lib --bins --tests
+    step "models, faults and repository rules" other_tests
+    if [[ $FAST == no ]]; then
+        step "end to end, embedded broker" end_to_end embedded
+        step "end to end, Apache RocketMQ" end_to_end apache
+    fi
+}

@@ -1,0 +1,170 @@
+//! `read_accounts`, `read_account_entries`, `read_holds`: balances, one row a posting, one row a hold.
+
+use super::{At, Fault, one};
+use crate::error::FoldCause;
+use domain::ledger::{Event, State};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// A posting: what it moves, and the key there is one posting for.
+struct Posting {
+    kind: &'static str,
+    key: String,
+    /// Added to what is available; negative for a hold.
+    amount: i64,
+    held: i64,
+    charged: i64,
+}
+
+/// The task whose hold was closed: it has nothing left to wait for.
+pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<Option<Uuid>, Fault> {
+    let posting = posting(event);
+    post(connection, at, &posting).await?;
+    balance(connection, at, &posting).await?;
+    match event {
+        Event::Granted { .. } => Ok(None),
+        Event::Held { task, amount } => {
+            open(connection, at, task.0, amount.0).await?;
+            Ok(None)
+        }
+        Event::Settled { task, charged, released } => {
+            close(connection, at, task.0, charged.0, released.0, State::Settled).await?;
+            rest(connection, task.0).await
+        }
+        Event::Released { task, released } => {
+            close(connection, at, task.0, 0, released.0, State::Released).await?;
+            rest(connection, task.0).await
+        }
+    }
+}
+
+fn posting(event: &Event) -> Posting {
+    match event {
+        Event::Granted { key, amount } => {
+            Posting { kind: "grant", key: format!("grant:{key}"), amount: amount.0, held: 0, charged: 0 }
+        }
+        Event::Held { task, amount } => {
+            Posting { kind: "hold", key: format!("hold:{task}"), amount: -amount.0, held: amount.0, charged: 0 }
+        }
+        // Settling and releasing are two ways to close one hold: they share a key, so that a hold is closed once.
+        Event::Settled { task, charged, released } => Posting {
+            kind: "settle",
+            key: format!("close:{task}"),
+            amount: released.0,
+            held: -(charged.0.saturating_add(released.0)),
+            charged: charged.0,
+        },
+        Event::Released { task, released } => {
+            Posting { kind: "release", key: format!("close:{task}"), amount: released.0, held: -released.0, charged: 0 }
+        }
+    }
+}
+
+async fn post(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
+    sqlx::query(
+        "/* fold.posted */
+         INSERT INTO read_account_entries (account_id, version, kind, business_key, amount, charged, created_at, position)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    )
+    .bind(at.stream)
+    .bind(at.version)
+    .bind(posting.kind)
+    .bind(&posting.key)
+    .bind(posting.amount)
+    .bind(posting.charged)
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// An account has its tenant's id; whoever granted credits may be of another tenant.
+async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
+    let changed = sqlx::query(
+        "/* fold.balance */
+         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, updated_at, position)
+         SELECT $1, $1, 1, $3, $4, $5, $6, $7 WHERE $2 = 1
+         ON CONFLICT (account_id) DO NOTHING",
+    )
+    .bind(at.stream)
+    .bind(at.version)
+    .bind(posting.amount)
+    .bind(posting.held)
+    .bind(posting.charged)
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .execute(&mut *connection)
+    .await?;
+    if changed.rows_affected() == 1 {
+        return Ok(());
+    }
+    let changed = sqlx::query(
+        "/* fold.balance_moved */
+         UPDATE read_accounts
+            SET version = $2, available = available + $3, held = held + $4, charged = charged + $5, updated_at = $6,
+                position = $7
+          WHERE account_id = $1 AND version = $2 - 1",
+    )
+    .bind(at.stream)
+    .bind(at.version)
+    .bind(posting.amount)
+    .bind(posting.held)
+    .bind(posting.charged)
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .execute(connection)
+    .await?;
+    one(changed.rows_affected(), FoldCause::OutOfOrder)
+}
+
+async fn open(connection: &mut PgConnection, at: At, task: Uuid, reserved: i64) -> Result<(), Fault> {
+    sqlx::query(
+        "/* fold.hold_opened */
+         INSERT INTO read_holds (task_id, account_id, reserved, state, updated_at, position) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(task)
+    .bind(at.stream)
+    .bind(reserved)
+    .bind(State::Open.name())
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn close(
+    connection: &mut PgConnection,
+    at: At,
+    task: Uuid,
+    settled: i64,
+    released: i64,
+    state: State,
+) -> Result<(), Fault> {
+    let closed = sqlx::query(
+        "/* fold.hold_closed */
+         UPDATE read_holds SET settled = $3, released = $4, state = $5, updated_at = $6, position = $7
+          WHERE task_id = $1 AND account_id = $2 AND state = $8",
+    )
+    .bind(task)
+    .bind(at.stream)
+    .bind(settled)
+    .bind(released)
+    .bind(state.name())
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .bind(State::Open.name())
+    .execute(connection)
+    .await?;
+    one(closed.rows_affected(), FoldCause::Dangling("open hold"))
+}
+
+/// A hold is closed after its task has ended: then nothing is left to be done for it.
+async fn rest(connection: &mut PgConnection, task: Uuid) -> Result<Option<Uuid>, Fault> {
+    sqlx::query("/* fold.rest */ UPDATE read_tasks SET wake_at = NULL WHERE task_id = $1 AND finished_at IS NOT NULL")
+        .bind(task)
+        .execute(connection)
+        .await?;
+    Ok(Some(task))
+}

@@ -1,0 +1,156 @@
+//! `read_tasks`: one row a task.
+
+use super::{At, Fault, integer, one};
+use crate::error::FoldCause;
+use domain::task::{Event, Order, State};
+use domain::time::{Timestamp, seconds};
+use sqlx::PgConnection;
+
+// How long after an event a task that hears nothing counts as stalled. Where the event itself names a time, that counts.
+const QUEUED_SECONDS: u64 = 30;
+const SUBMITTING_SECONDS: u64 = 60;
+const FETCHING_SECONDS: u64 = 60;
+const PROCESSING_SECONDS: u64 = 120;
+const CANCELING_SECONDS: u64 = 10;
+const SETTLING_SECONDS: u64 = 30;
+
+/// What an event does to `wake_at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    /// The attempt's own events say when it goes on.
+    Keep,
+    /// At this time at the latest.
+    At(Timestamp),
+    /// Not by itself.
+    Never,
+}
+
+impl Wake {
+    const fn instant(self) -> Option<Timestamp> {
+        match self {
+            Self::At(instant) => Some(instant),
+            Self::Keep | Self::Never => None,
+        }
+    }
+}
+
+/// What an event changes in a task's row.
+struct Change<'a> {
+    state: State,
+    wake: Wake,
+    attempt_no: Option<u32>,
+    charge: Option<i64>,
+    error: Option<(&'static str, &'a str, &'a str)>,
+    review_reason: Option<&'a str>,
+    canceled_by: Option<&'a str>,
+}
+
+impl Change<'_> {
+    const fn to(state: State, wake: Wake) -> Self {
+        Self { state, wake, attempt_no: None, charge: None, error: None, review_reason: None, canceled_by: None }
+    }
+}
+
+pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<(), Fault> {
+    let change = change(event, at.recorded_at);
+    match event {
+        Event::Submitted { order } => insert(connection, at, order, &change).await,
+        _ => update(connection, at, &change).await,
+    }
+}
+
+fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
+    let after = |count| Wake::At(recorded_at + seconds(count));
+    let ended = |state| Change::to(state, after(SETTLING_SECONDS));
+    match event {
+        Event::Submitted { .. } => Change::to(State::Queued, after(QUEUED_SECONDS)),
+        Event::SubmissionBegun { attempt_no } => {
+            Change { attempt_no: Some(*attempt_no), ..Change::to(State::Submitting, after(SUBMITTING_SECONDS)) }
+        }
+        Event::Accepted {} => Change::to(State::ProviderRunning, Wake::Keep),
+        Event::Deferred { retry_at, .. } => Change::to(State::WaitingRetry, Wake::At(*retry_at)),
+        Event::TrackLost {} => Change::to(State::Reconciling, Wake::Keep),
+        Event::FetchBegun { at } => Change::to(State::Fetching, Wake::At(*at + seconds(FETCHING_SECONDS))),
+        Event::FetchDelayed { retry_at, .. } => Change::to(State::Fetching, Wake::At(*retry_at)),
+        Event::VideoStored { at, .. } => {
+            Change::to(State::MediaProcessing, Wake::At(*at + seconds(PROCESSING_SECONDS)))
+        }
+        Event::Succeeded { charge, .. } => Change { charge: Some(charge.0), ..ended(State::Succeeded) },
+        Event::Failed { class, code, message } => {
+            Change { error: Some((class.name(), code, message)), ..ended(State::Failed) }
+        }
+        Event::CancelRequested { by } => {
+            Change { canceled_by: Some(by), ..Change::to(State::CancelReconciling, after(CANCELING_SECONDS)) }
+        }
+        Event::Canceled { by } => {
+            Change { canceled_by: Some(by.as_str()).filter(|by| !by.is_empty()), ..ended(State::Canceled) }
+        }
+        Event::CanceledWithOutput {} => ended(State::CanceledWithOutput),
+        Event::ReviewRequested { reason } => {
+            Change { review_reason: Some(reason), ..Change::to(State::ManualReview, Wake::Never) }
+        }
+    }
+}
+
+async fn insert(connection: &mut PgConnection, at: At, order: &Order, change: &Change<'_>) -> Result<(), Fault> {
+    if at.version != 1 {
+        return Err(FoldCause::OutOfOrder.into());
+    }
+    sqlx::query(
+        "/* fold.task_submitted */
+         INSERT INTO read_tasks (task_id, tenant_id, version, state, provider, model, duration_seconds, input_assets, hold,
+                                 wake_at, created_at, updated_at, position)
+         VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    )
+    .bind(at.stream)
+    .bind(order.tenant.0)
+    .bind(change.state.name())
+    .bind(&order.provider)
+    .bind(&order.model)
+    .bind(integer(order.duration_seconds))
+    .bind(order.input_assets.iter().map(|asset| asset.0).collect::<Vec<_>>())
+    .bind(order.hold.0)
+    .bind(change.wake.instant())
+    .bind(order.submitted_at)
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> Result<(), Fault> {
+    let (class, code, message) = match change.error {
+        Some((class, code, message)) => (Some(class), Some(code), Some(message)),
+        None => (None, None, None),
+    };
+    let updated = sqlx::query(
+        "/* fold.task_changed */
+         UPDATE read_tasks
+            SET version = $2, state = $3, wake_at = CASE WHEN $4 THEN wake_at ELSE $5 END,
+                attempt_no = coalesce($6, attempt_no), charge = coalesce($7, charge),
+                error_class = coalesce($8, error_class), error_code = coalesce($9, error_code),
+                error_message = coalesce($10, error_message), review_reason = $11,
+                canceled_by = coalesce($12, canceled_by), updated_at = $13,
+                finished_at = CASE WHEN $14 THEN $13 ELSE finished_at END, position = $15
+          WHERE task_id = $1 AND version = $2 - 1",
+    )
+    .bind(at.stream)
+    .bind(at.version)
+    .bind(change.state.name())
+    .bind(change.wake == Wake::Keep)
+    .bind(change.wake.instant())
+    .bind(change.attempt_no.map(integer))
+    .bind(change.charge)
+    .bind(class)
+    .bind(code)
+    .bind(message)
+    .bind(change.review_reason)
+    .bind(change.canceled_by)
+    .bind(at.recorded_at)
+    .bind(change.state.is_terminal())
+    .bind(at.position)
+    .execute(connection)
+    .await?;
+    one(updated.rows_affected(), FoldCause::OutOfOrder)
+}

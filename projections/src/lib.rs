@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+
+mod bell;
+pub mod doctor;
+mod error;
+pub mod fold;
+pub mod operations;
+pub mod projector;
+pub mod query;
+pub mod rebuild;
+pub mod relay;
+pub mod stalled;
+
+pub use error::{FoldCause, FoldFault, ProjectError};
