@@ -3,7 +3,7 @@
 use crate::graphql::ApiSchema;
 use crate::shape;
 use async_graphql::parser::types::{ExecutableDocument, Selection};
-use async_graphql::{Data, Executor, Request, Response, ServerError, Value};
+use async_graphql::{Data, Executor, Name, PathSegment, Request, Response, ServerError, Value};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use std::sync::Arc;
@@ -59,17 +59,44 @@ fn too_many_mutations(document: &ExecutableDocument) -> bool {
     })
 }
 
+/// The library leaves a field that failed out of its object; by the specification it is there, as null (section 6.4.4).
+fn with_nulls(mut response: Response) -> Response {
+    for error in &response.errors {
+        put_null(&mut response.data, &error.path);
+    }
+    response
+}
+
+fn put_null(value: &mut Value, path: &[PathSegment]) {
+    match (value, path) {
+        (Value::Object(fields), [PathSegment::Field(name)]) => {
+            fields.entry(Name::new(name)).or_insert(Value::Null);
+        }
+        (Value::Object(fields), [PathSegment::Field(name), rest @ ..]) => {
+            if let Some(value) = fields.get_mut(name.as_str()) {
+                put_null(value, rest);
+            }
+        }
+        (Value::List(items), [PathSegment::Index(index), rest @ ..]) => {
+            if let Some(value) = items.get_mut(*index) {
+                put_null(value, rest);
+            }
+        }
+        _ => {}
+    }
+}
+
 impl Executor for Guarded {
     async fn execute(&self, mut request: Request) -> Response {
         match self.choose(&mut request) {
-            Ok(schema) => schema.execute(request).await,
+            Ok(schema) => with_nulls(schema.execute(request).await),
             Err(response) => *response,
         }
     }
 
     fn execute_stream(&self, mut request: Request, session: Option<Arc<Data>>) -> BoxStream<'static, Response> {
         match self.choose(&mut request) {
-            Ok(schema) => Executor::execute_stream(schema, request, session),
+            Ok(schema) => Executor::execute_stream(schema, request, session).map(with_nulls).boxed(),
             Err(response) => stream::once(async move { *response }).boxed(),
         }
     }

@@ -76,7 +76,10 @@ fn log_to_stderr() {
     // The client logs each reconnect several times over, as warnings; what comes of it shows in our own log.
     let quiet = "info,rocketmq_client_rust=error,rocketmq_transport=error,rocketmq_runtime=error,sqlx=warn";
     let filter = EnvFilter::try_from_env("AIVIDEO_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // A second initialisation keeps the first: there is nothing to do about it.
     drop(log.try_init());
 }
@@ -238,9 +241,7 @@ fn print_tables(format: TableFormat) -> anyhow::Result<()> {
         TableFormat::Mermaid => tables.iter().for_each(|(name, rows)| println!("%% {name}\n{}", mermaid(rows))),
         TableFormat::Json => {
             let rows = |rows: &[domain::diagram::NamedRow]| -> Vec<serde_json::Value> {
-                let row = |(from, on, to, when): &domain::diagram::NamedRow| {
-                    serde_json::json!({ "from": from, "on": on, "to": to, "when": when })
-                };
+                let row = |(from, on, to, when): &domain::diagram::NamedRow| serde_json::json!({ "from": from, "on": on, "to": to, "when": when });
                 rows.iter().map(row).collect()
             };
             let all: serde_json::Map<String, serde_json::Value> =

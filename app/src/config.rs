@@ -146,7 +146,8 @@ mod tests {
         let text = "[database]\nurl = 'postgres://aivideo:hunter2@127.0.0.1/aivideo'\n";
         let settings = load(text).expect("it is complete");
         assert!(!format!("{settings:?}").contains("hunter2"));
-        let error = load("[database]\nurl = 'postgres://u:hunter2@h/d'\nmax_connections = 'hunter3'\n").expect_err("not a number");
+        let error = load("[database]\nurl = 'postgres://u:hunter2@h/d'\nmax_connections = 'hunter3'\n")
+            .expect_err("not a number");
         assert!(!error.contains("hunter"), "{error}");
     }
 }

@@ -9,7 +9,10 @@ pub type NamedRow = (&'static str, &'static str, &'static str, &'static str);
 /// The task's table by names.
 #[must_use]
 pub fn task_rows() -> Vec<NamedRow> {
-    crate::task::TRANSITIONS.iter().map(|it: &Row<_, _>| (it.from.name(), it.on.name(), it.to.name(), it.when)).collect()
+    crate::task::TRANSITIONS
+        .iter()
+        .map(|it: &Row<_, _>| (it.from.name(), it.on.name(), it.to.name(), it.when))
+        .collect()
 }
 
 /// The attempt's table by names.

@@ -20,6 +20,10 @@ fn the_readme_shows_the_tables() -> Result<(), std::io::Error> {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(README, &fresh)?;
     }
-    assert_eq!(std::fs::read_to_string(README)?, fresh, "the README's diagrams are not the tables: BLESS=1 writes them");
+    assert_eq!(
+        std::fs::read_to_string(README)?,
+        fresh,
+        "the README's diagrams are not the tables: BLESS=1 writes them"
+    );
     Ok(())
 }

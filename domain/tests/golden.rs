@@ -58,7 +58,8 @@ where
         if !file.exists() && std::env::var_os("BLESS").is_some() {
             std::fs::write(&file, &text)?;
         }
-        let golden = std::fs::read_to_string(&file).map_err(|_| format!("{} is missing: BLESS=1 writes it", file.display()))?;
+        let golden =
+            std::fs::read_to_string(&file).map_err(|_| format!("{} is missing: BLESS=1 writes it", file.display()))?;
         assert_eq!(golden, text, "{name} v{version} is encoded otherwise than it was: that needs a new version");
         let event = A::Event::decode(sample.clone())?;
         assert_eq!(event.encode()?, *sample, "{name} does not survive a round trip");
@@ -90,7 +91,8 @@ fn every_golden_file_decodes() -> Anyhow {
         }
         count += 1;
     }
-    let names = domain::task::Event::NAMES.len() + domain::attempt::Event::NAMES.len() + domain::ledger::Event::NAMES.len();
+    let names =
+        domain::task::Event::NAMES.len() + domain::attempt::Event::NAMES.len() + domain::ledger::Event::NAMES.len();
     assert!(count >= names, "{count} golden files for {names} events");
     Ok(())
 }

@@ -82,12 +82,7 @@ fn the_attempt_does_what_its_table_says() {
 
 #[test]
 fn the_account_does_what_its_table_says() {
-    walk(
-        domain::ledger::TRANSITIONS,
-        &support::account_commands(),
-        Account::state_for,
-        domain::ledger::Command::on,
-    );
+    walk(domain::ledger::TRANSITIONS, &support::account_commands(), Account::state_for, domain::ledger::Command::on);
 }
 
 #[test]

@@ -47,14 +47,14 @@ const STEPS: u32 = 16;
 enum Turned {
     Finished(Outcome),
     Again,
-    Call(Committed<Call>, CallContext),
+    Call(Box<(Committed<Call>, CallContext)>),
     Retry(String),
 }
 
 /// The step to take.
 enum Step {
     React,
-    Conclude(Call, Answer),
+    Conclude(Box<(Call, Answer)>),
 }
 
 struct Handling<'a> {
@@ -94,9 +94,10 @@ impl Store {
                 Turned::Finished(outcome) => return Ok(Ack::new(outcome)),
                 Turned::Again => Step::React,
                 Turned::Retry(cause) => return Err(Again::Unfinished(cause)),
-                Turned::Call(call, context) => {
+                Turned::Call(committed) => {
+                    let (call, context) = *committed;
                     let answer = caller.call(&call, context).await;
-                    Step::Conclude(call.get().clone(), answer)
+                    Step::Conclude(Box::new((call.get().clone(), answer)))
                 }
             };
         }
@@ -162,7 +163,7 @@ impl Handling<'_> {
         let mut turn = Turn::new(case, now, &self.store.policy);
         let next = match step {
             Step::React => self.manager.react(&self.message, &mut turn),
-            Step::Conclude(call, answer) => self.manager.conclude(&self.message, call, answer.clone(), &mut turn),
+            Step::Conclude(asked) => self.manager.conclude(&self.message, &asked.0, asked.1.clone(), &mut turn),
         };
         Ok(self.finish(tx, next, turn, now).await?)
     }
@@ -195,7 +196,7 @@ impl Handling<'_> {
                         // `admit` has seen to it that there is an order.
                         let Some(order) = order else { return Ok(Turned::Retry("the task has no order".to_owned())) };
                         tx.commit().await?;
-                        return Ok(Turned::Call(Committed::after_commit(call), CallContext { order }));
+                        return Ok(Turned::Call(Box::new((Committed::after_commit(call), CallContext { order }))));
                     }
                     Next::Retry(cause) => Turned::Retry(cause),
                 }

@@ -144,7 +144,9 @@ fn reached(turn: &Turn<'_>) -> Executed {
             state: turn.case.task.state.state().name().to_owned(),
             replayed: false,
         },
-        None => Executed { task: None, version: turn.case.account.version, state: "ACTIVE".to_owned(), replayed: false },
+        None => {
+            Executed { task: None, version: turn.case.account.version, state: "ACTIVE".to_owned(), replayed: false }
+        }
     }
 }
 

@@ -28,7 +28,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Database`].
-    pub async fn generation_request(&self, tenant: TenantId, task: TaskId) -> Result<Option<StoredRequest>, StoreError> {
+    pub async fn generation_request(
+        &self,
+        tenant: TenantId,
+        task: TaskId,
+    ) -> Result<Option<StoredRequest>, StoreError> {
         let prompt: Option<String> = sqlx::query_scalar(
             "/* eventstore.generation_request */
              SELECT prompt FROM generation_requests WHERE task_id = $1 AND tenant_id = $2",

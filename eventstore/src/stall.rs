@@ -48,8 +48,7 @@ impl Store {
             Err(StoreError::Race) => return Ok(None),
             Err(error) => return Err(error),
         }
-        let repair =
-            Repair { task, state: case.task.state.state().name(), message: message.event_type() };
+        let repair = Repair { task, state: case.task.state.state().name(), message: message.event_type() };
         sqlx::query(
             "/* eventstore.repair */ INSERT INTO repairs (task_id, state, message, event_id) VALUES ($1, $2, $3, $4)",
         )

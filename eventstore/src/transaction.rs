@@ -34,10 +34,12 @@ impl Tx<'_> {
         let mut keys: Vec<i64> = streams.iter().map(|stream| lock_key(*stream)).collect();
         keys.sort_unstable();
         keys.dedup();
-        sqlx::query("/* eventstore.queue_up */ SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k ORDER BY k")
-            .bind(keys)
-            .execute(&mut *self.inner)
-            .await?;
+        sqlx::query(
+            "/* eventstore.queue_up */ SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k ORDER BY k",
+        )
+        .bind(keys)
+        .execute(&mut *self.inner)
+        .await?;
         Ok(())
     }
 }

@@ -82,9 +82,11 @@ impl Projector {
                             held_back = HELD_BACK_PAUSE;
                             self.config.tick
                         }
-                        Step::HeldBack(_) => {
-                            held_back = (held_back * 2).min(self.config.tick);
-                            held_back / 2
+                        Step::HeldBack(folded) => {
+                            // As long as it gets on it looks often; at a writer that hangs, less and less.
+                            let pause = if folded > 0 { HELD_BACK_PAUSE } else { held_back };
+                            held_back = (pause * 2).min(self.config.tick);
+                            pause
                         }
                     }
                 }
@@ -115,8 +117,9 @@ impl Projector {
             Err(ProjectError::Corrupt(fault)) => fault,
             other => return other,
         };
-        self.batch(fault.position - 1).await?;
-        self.note(&fault).await?;
+        if self.batch(fault.position - 1).await? != Step::Standby {
+            self.note(&fault).await?;
+        }
         Err(fault.into())
     }
 
@@ -152,7 +155,11 @@ impl Projector {
         let events = fold::read(&mut tx, position, up_to, limit).await?;
         let full = events.len() as i64 >= limit;
         let reached = if full { events.last().map_or(up_to, |event| event.position) } else { up_to };
-        fold_all(&mut tx, &events).await?;
+        if let Err(error) = fold_all(&mut tx, &events).await {
+            // Not left to the drop, which rolls back later: the next look would find the checkpoint locked by this one.
+            tx.rollback().await?;
+            return Err(error);
+        }
         if reached > position {
             save_checkpoint(&mut tx, reached).await?;
             tx.commit().await?;

@@ -32,11 +32,10 @@ async fn fifty_creates_with_one_key(stack: &Stack) -> anyhow::Result<()> {
     }
     tasks.dedup();
     ensure!(tasks.len() == 1, "{} tasks", tasks.len());
-    let holds: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM events WHERE name = 'account.held' AND stream_id = $1")
-            .bind(user.tenant)
-            .fetch_one(stack.pool())
-            .await?;
+    let holds: i64 = sqlx::query_scalar("SELECT count(*) FROM events WHERE name = 'account.held' AND stream_id = $1")
+        .bind(user.tenant)
+        .fetch_one(stack.pool())
+        .await?;
     ensure!(holds == 1, "{holds} holds");
     Ok(())
 }
@@ -139,11 +138,7 @@ pub async fn backlog(stack: &Stack) -> anyhow::Result<()> {
                     WHERE o.correlation_id = $1 AND i.phase = 'done'";
     none_left(stack, handled, marker, MESSAGES).await?;
     let drained = start.elapsed().as_secs_f64();
-    println!(
-        "    backlog: sent {:.0}/s, drained {:.0}/s",
-        MESSAGES as f64 / sent,
-        MESSAGES as f64 / drained
-    );
+    println!("    backlog: sent {:.0}/s, drained {:.0}/s", MESSAGES as f64 / sent, MESSAGES as f64 / drained);
     relay.terminate().await?;
     work.terminate().await?;
     let log = std::fs::read_to_string(stack.state().join("logs/backlog-work.log"))?;

@@ -13,13 +13,13 @@ use tokio::process::Command;
 pub async fn finished_video(stack: &Stack) -> anyhow::Result<()> {
     let video = stack.state().join("boat.mp4");
     let output = video.to_string_lossy().into_owned();
-    let said = stack
-        .dev(&["submit", "--prompt", "a paper boat on a stream", "--seconds", "2", "--output", &output])
-        .await?;
+    let said =
+        stack.dev(&["submit", "--prompt", "a paper boat on a stream", "--seconds", "2", "--output", &output]).await?;
     for word in ["QUEUED", "SUCCEEDED", "watch it", "saved"] {
         ensure!(said.contains(word), "./dev submit did not say {word}:\n{said}");
     }
-    let task = said.lines().find_map(|line| line.strip_prefix("submitted  task ")).context("no task id")?.trim().to_owned();
+    let task =
+        said.lines().find_map(|line| line.strip_prefix("submitted  task ")).context("no task id")?.trim().to_owned();
     let user = demo_user(stack)?;
     let it = user.task(&task).await?;
     probe_agrees(stack, &video, &it["video"]).await?;
@@ -38,12 +38,17 @@ pub async fn with_an_image(stack: &Stack) -> anyhow::Result<()> {
     let path = image.to_string_lossy().into_owned();
     let said = stack.dev(&["submit", "--prompt", "the boat sails", "--image", &path, "--seconds", "1"]).await?;
     ensure!(said.contains("uploaded") && said.contains("SUCCEEDED"), "{said}");
-    let asset = said.split("as asset ").nth(1).and_then(|rest| rest.split_whitespace().next()).context("no asset id")?;
-    let (bytes, kind): (i64, String) = sqlx::query_as("SELECT bytes, content_type FROM uploads WHERE asset_id::text = $1")
-        .bind(asset)
-        .fetch_one(stack.pool())
-        .await?;
-    ensure!(bytes == i64::try_from(std::fs::metadata(&image)?.len())? && kind == "image/png", "{bytes} bytes of {kind}");
+    let asset =
+        said.split("as asset ").nth(1).and_then(|rest| rest.split_whitespace().next()).context("no asset id")?;
+    let (bytes, kind): (i64, String) =
+        sqlx::query_as("SELECT bytes, content_type FROM uploads WHERE asset_id::text = $1")
+            .bind(asset)
+            .fetch_one(stack.pool())
+            .await?;
+    ensure!(
+        bytes == i64::try_from(std::fs::metadata(&image)?.len())? && kind == "image/png",
+        "{bytes} bytes of {kind}"
+    );
     let leaks: i64 = sqlx::query_scalar(
         "SELECT (SELECT count(*) FROM events WHERE body::text LIKE '%the boat sails%')
               + (SELECT count(*) FROM outbox_events WHERE payload::text LIKE '%the boat sails%')",
@@ -63,7 +68,11 @@ pub async fn read_your_writes(stack: &Stack) -> anyhow::Result<()> {
         let reached = number(&payload["version"])?;
         let variables = json!({ "id": payload["taskId"], "version": reached });
         let seen = user.client.run(query, variables).await?;
-        ensure!(number(&seen["task"]["version"])? >= reached, "round {round}: asked for {reached}, saw {}", seen["task"]);
+        ensure!(
+            number(&seen["task"]["version"])? >= reached,
+            "round {round}: asked for {reached}, saw {}",
+            seen["task"]
+        );
     }
     let task = user.submit("a boat that is watched").await?;
     let mut versions = vec![];

@@ -20,12 +20,36 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case { name: "bad_parameter", prompt: "[sim: refuse=422] x", state: "FAILED", error: ("BAD_REQUEST", "*"), jobs: 0 },
-    Case { name: "moderated", prompt: "[sim: refuse=moderation] x", state: "FAILED", error: ("MODERATION", "*"), jobs: 0 },
+    Case {
+        name: "bad_parameter",
+        prompt: "[sim: refuse=422] x",
+        state: "FAILED",
+        error: ("BAD_REQUEST", "*"),
+        jobs: 0,
+    },
+    Case {
+        name: "moderated",
+        prompt: "[sim: refuse=moderation] x",
+        state: "FAILED",
+        error: ("MODERATION", "*"),
+        jobs: 0,
+    },
     Case { name: "fails_later", prompt: "[sim: fail=internal] x", state: "FAILED", error: ("PROVIDER", "*"), jobs: 1 },
-    Case { name: "moderated_later", prompt: "[sim: fail=moderation] x", state: "FAILED", error: ("MODERATION", "*"), jobs: 1 },
+    Case {
+        name: "moderated_later",
+        prompt: "[sim: fail=moderation] x",
+        state: "FAILED",
+        error: ("MODERATION", "*"),
+        jobs: 1,
+    },
     Case { name: "p3_throttled_twice", prompt: "[sim: throttle=2] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
-    Case { name: "p1_accepted_then_dropped", prompt: "[sim: drop=after] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
+    Case {
+        name: "p1_accepted_then_dropped",
+        prompt: "[sim: drop=after] x",
+        state: "SUCCEEDED",
+        error: ("", ""),
+        jobs: 1,
+    },
     Case { name: "p1_dropped_before", prompt: "[sim: drop=before] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
     Case { name: "p1_502_after_commit", prompt: "[sim: 5xx=after] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
     Case { name: "p1_502_before_commit", prompt: "[sim: 5xx=before] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
@@ -50,7 +74,13 @@ const CASES: &[Case] = &[
         error: ("", ""),
         jobs: 1,
     },
-    Case { name: "callbacks_three_times", prompt: "[sim: callback=duplicate] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
+    Case {
+        name: "callbacks_three_times",
+        prompt: "[sim: callback=duplicate] x",
+        state: "SUCCEEDED",
+        error: ("", ""),
+        jobs: 1,
+    },
     Case { name: "no_callback", prompt: "[sim: callback=none] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
     Case { name: "d1_truncated_download", prompt: "[sim: cut=1] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
     Case { name: "d4_expired_address", prompt: "[sim: expire=1] x", state: "SUCCEEDED", error: ("", ""), jobs: 1 },
@@ -102,10 +132,11 @@ async fn ended_as(stack: &Stack, user: &User, task: &str, case: &Case) -> anyhow
 /// The simulator's count for the task's attempts.
 async fn jobs_are(stack: &Stack, it: &Value, task: &str, wanted: u64) -> anyhow::Result<()> {
     let counters = Simulator::of(stack)?.counters().await?;
-    let attempts: Vec<String> = sqlx::query_scalar("SELECT attempt_id::text FROM read_attempts WHERE task_id::text = $1")
-        .bind(task)
-        .fetch_all(stack.pool())
-        .await?;
+    let attempts: Vec<String> =
+        sqlx::query_scalar("SELECT attempt_id::text FROM read_attempts WHERE task_id::text = $1")
+            .bind(task)
+            .fetch_all(stack.pool())
+            .await?;
     ensure!(attempts.len() == 1, "{} attempts", attempts.len());
     let jobs: u64 = attempts.iter().filter_map(|attempt| counters.accepted.get(attempt)).sum();
     ensure!(jobs == wanted, "the provider accepted {jobs} jobs, not {wanted}: {it}");

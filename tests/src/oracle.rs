@@ -12,8 +12,11 @@ use std::time::Duration;
 pub async fn judge(stack: &Stack) -> anyhow::Result<()> {
     eventually(Duration::from_secs(90), async || quiet(stack).await).await?;
     let findings = projections::doctor::examine(stack.pool(), projections::doctor::Limits::default()).await?;
-    let broken: Vec<String> =
-        findings.iter().filter(|it| !it.ok).map(|it| format!("{}: {} ({})", it.invariant, it.detail, it.count)).collect();
+    let broken: Vec<String> = findings
+        .iter()
+        .filter(|it| !it.ok)
+        .map(|it| format!("{}: {} ({})", it.invariant, it.detail, it.count))
+        .collect();
     ensure!(!findings.is_empty(), "the doctor examined nothing");
     ensure!(broken.is_empty(), "invariants do not hold:\n  {}", broken.join("\n  "));
     never_twice(stack).await?;
@@ -22,10 +25,11 @@ pub async fn judge(stack: &Stack) -> anyhow::Result<()> {
 
 /// Nothing is on its way: no unsent row, no task that has ended with an open hold.
 async fn quiet(stack: &Stack) -> anyhow::Result<()> {
-    let unsent: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM outbox_events WHERE published_at IS NULL AND parked_at IS NULL AND available_at < now()")
-            .fetch_one(stack.pool())
-            .await?;
+    let unsent: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM outbox_events WHERE published_at IS NULL AND parked_at IS NULL AND available_at < now()",
+    )
+    .fetch_one(stack.pool())
+    .await?;
     ensure!(unsent == 0, "{unsent} outbox rows are unsent");
     no_open_hold_after_the_end(stack).await
 }

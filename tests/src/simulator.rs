@@ -43,8 +43,5 @@ impl Simulator {
 
 fn numbers(object: &Value) -> anyhow::Result<BTreeMap<String, u64>> {
     let object = object.as_object().context("the simulator's counters have another shape")?;
-    object
-        .iter()
-        .map(|(key, value)| Ok((key.clone(), value.as_u64().context("a counter is not a number")?)))
-        .collect()
+    object.iter().map(|(key, value)| Ok((key.clone(), value.as_u64().context("a counter is not a number")?))).collect()
 }

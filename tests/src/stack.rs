@@ -157,7 +157,11 @@ fn succeeded(arguments: &[&str], output: &Output) -> anyhow::Result<String> {
 
 fn read_env(state: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let text = std::fs::read_to_string(state.join("env")).context("the state has no env file")?;
-    Ok(text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), unquoted(value))).collect())
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.to_owned(), unquoted(value)))
+        .collect())
 }
 
 fn unquoted(value: &str) -> String {

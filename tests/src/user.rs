@@ -118,7 +118,12 @@ impl User {
     ///
     /// # Errors
     /// Some had not within `limit`: they are named with their states.
-    pub async fn until_all_ended(&self, stack: &Stack, tasks: usize, limit: Duration) -> anyhow::Result<BTreeMap<String, i64>> {
+    pub async fn until_all_ended(
+        &self,
+        stack: &Stack,
+        tasks: usize,
+        limit: Duration,
+    ) -> anyhow::Result<BTreeMap<String, i64>> {
         eventually(limit, async || {
             let states: Vec<(String, i64)> =
                 sqlx::query_as("SELECT state, count(*) FROM read_tasks WHERE tenant_id = $1 GROUP BY state")
@@ -127,7 +132,8 @@ impl User {
                     .await?;
             let states: BTreeMap<String, i64> = states.into_iter().collect();
             let named = ["SUCCEEDED", "FAILED", "CANCELED", "CANCELED_WITH_OUTPUT", "MANUAL_REVIEW"];
-            let ended: i64 = states.iter().filter(|(state, _)| named.contains(&state.as_str())).map(|(_, count)| count).sum();
+            let ended: i64 =
+                states.iter().filter(|(state, _)| named.contains(&state.as_str())).map(|(_, count)| count).sum();
             ensure!(usize::try_from(ended)? == tasks, "{ended} of {tasks} tasks have ended: {states:?}");
             Ok(states)
         })

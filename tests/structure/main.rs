@@ -26,8 +26,16 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("sqlx", &["eventstore", "projections", "tests"], "a business transaction is opened in one place only"),
     ("rocketmq-client-rust", &["messaging"], "one place maps to an acknowledgement"),
     ("object_store", &["media", "tests"], "bytes go through the ObjectStore port"),
-    ("rand", &["eventstore", "projections", "workers", "providers", "messaging", "app", "tests", "media", "api"], "the domain draws no random numbers"),
-    ("tokio", &["eventstore", "projections", "messaging", "workers", "providers", "media", "api", "app", "tests"], "the domain awaits nothing"),
+    (
+        "rand",
+        &["eventstore", "projections", "workers", "providers", "messaging", "app", "tests", "media", "api"],
+        "the domain draws no random numbers",
+    ),
+    (
+        "tokio",
+        &["eventstore", "projections", "messaging", "workers", "providers", "media", "api", "app", "tests"],
+        "the domain awaits nothing",
+    ),
 ];
 
 #[test]

@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 use domain::id::AttemptId;
-pub use domain::outcome::{CancelAsked, Created, FaultClass, Found, JobState, Polled, Probe, ProviderFault, StoredObject};
+pub use domain::outcome::{
+    CancelAsked, Created, FaultClass, Found, JobState, Polled, Probe, ProviderFault, StoredObject,
+};
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -112,6 +114,9 @@ pub enum TransferError {
     Permanent(String),
 }
 
+/// An object opened for reading: its whole size, and the bytes that were asked for.
+pub type OpenObject = (u64, BoxStream<'static, Result<Bytes, std::io::Error>>);
+
 /// Bytes in a stable place. Keys are deterministic, so a repeated put is the same put.
 pub trait ObjectStore: Send + Sync {
     /// Streams the content of a URL to `key` and measures it. Nothing is visible under the key unless the whole body arrived.
@@ -135,11 +140,7 @@ pub trait ObjectStore: Send + Sync {
     /// A URL under which `key` can be read until `ttl` from now.
     fn signed_url<'a>(&'a self, key: &'a str, ttl: Duration) -> BoxFuture<'a, Result<String, TransferError>>;
     /// Opens an object for reading: its size and its bytes from `range.0` up to, not including, `range.1`.
-    fn read<'a>(
-        &'a self,
-        key: &'a str,
-        range: Option<(u64, u64)>,
-    ) -> BoxFuture<'a, Result<(u64, BoxStream<'static, Result<Bytes, std::io::Error>>), TransferError>>;
+    fn read<'a>(&'a self, key: &'a str, range: Option<(u64, u64)>) -> BoxFuture<'a, Result<OpenObject, TransferError>>;
 }
 
 /// Why media work failed.
@@ -158,10 +159,6 @@ pub trait Media: Send + Sync {
     /// Reads a local file's facts.
     fn probe<'a>(&'a self, file: &'a Path) -> BoxFuture<'a, Result<Probe, MediaError>>;
     /// Writes a JPEG thumbnail of a video to `to`.
-    fn thumbnail<'a>(
-        &'a self,
-        file: &'a Path,
-        probe: &'a Probe,
-        to: &'a Path,
-    ) -> BoxFuture<'a, Result<(), MediaError>>;
+    fn thumbnail<'a>(&'a self, file: &'a Path, probe: &'a Probe, to: &'a Path)
+    -> BoxFuture<'a, Result<(), MediaError>>;
 }

@@ -31,12 +31,14 @@ impl Asset {
         named(&self.0.kind).ok_or_else(|| coded("INTERNAL", "the kind can not be shown by this build"))
     }
 
-    /// A link to it, made now and good for about an hour. Ask again rather than keep it.
+    /// A link to it, made now and good for about an hour: ask again rather than keep it. Null, with an error, where none can be
+    /// made.
     #[graphql(complexity = 3)]
-    async fn url(&self, ctx: &Context<'_>) -> Result<String> {
+    async fn url(&self, ctx: &Context<'_>) -> Result<Option<String>> {
         let state = state(ctx)?;
         let ttl = Duration::from_secs(state.config.link_ttl_seconds);
-        state.objects.signed_url(&self.0.object_key, ttl).await.map_err(|error| fault(ctx, &error))
+        let url = state.objects.signed_url(&self.0.object_key, ttl).await;
+        url.map(Some).map_err(|error| fault(ctx, &error))
     }
 
     /// Size in bytes.

@@ -110,16 +110,16 @@ impl CreatorMutation {
                           needed. It belongs to the tenant and this mutation, for ever."
         )]
         idempotency_key: Option<String>,
-    ) -> Result<TaskPayload<Submit>> {
+    ) -> Result<Option<TaskPayload<Submit>>> {
         let caller = with_role(ctx, &[Role::Creator])?;
         let key = match choose(idempotency_key.as_deref(), &call(ctx)?.key) {
             Ok(Some(key)) => key,
-            Ok(None) => return Ok(bad_key(crate::idempotency::BadKey::Missing).into()),
-            Err(bad) => return Ok(bad_key(bad).into()),
+            Ok(None) => return Ok(Some(bad_key(crate::idempotency::BadKey::Missing).into())),
+            Err(bad) => return Ok(Some(bad_key(bad).into())),
         };
         let ordered = match Ordered::check(ctx, caller.tenant, input).await? {
             Ok(ordered) => ordered,
-            Err(refusal) => return Ok(refusal.into()),
+            Err(refusal) => return Ok(Some(refusal.into())),
         };
         let task = TaskId(crate::clock::fresh_id());
         let request = Request {
@@ -147,20 +147,20 @@ impl CreatorMutation {
         #[graphql(desc = "Its UUID or its global id.")] task_id: ID,
         #[graphql(desc = "Not needed: cancelling twice is the same as once. As for submitGeneration.")]
         idempotency_key: Option<String>,
-    ) -> Result<TaskPayload<Cancel>> {
+    ) -> Result<Option<TaskPayload<Cancel>>> {
         let caller = with_role(ctx, &[Role::Creator, Role::Operator])?;
         let Ok(id) = Kind::Task.read(&task_id) else {
-            return Ok(Refusal::new("BAD_ID", "not an id of a task", Some("taskId")).into());
+            return Ok(Some(Refusal::new("BAD_ID", "not an id of a task", Some("taskId")).into()));
         };
         let key = match choose(idempotency_key.as_deref(), &call(ctx)?.key) {
             Ok(key) => key,
-            Err(bad) => return Ok(bad_key(bad).into()),
+            Err(bad) => return Ok(Some(bad_key(bad).into())),
         };
         let task = TaskId(id);
         // What an operator does to somebody else's task is recorded as that tenant's.
         let tenant = if caller.has(Role::Operator) { owner(ctx, task).await? } else { Some(caller.tenant) };
         let Some(tenant) = tenant else {
-            return Ok(Refusal::new("NOT_FOUND", "there is no such task", Some("taskId")).into());
+            return Ok(Some(Refusal::new("NOT_FOUND", "there is no such task", Some("taskId")).into()));
         };
         let fingerprint = fingerprint(&serde_json::json!(["cancelTask", task]));
         let request = Request {
@@ -189,9 +189,9 @@ pub(crate) fn bad_key(bad: crate::idempotency::BadKey) -> Refusal {
 pub(crate) fn answer<M>(
     ctx: &Context<'_>,
     executed: std::result::Result<Executed, eventstore::ExecuteError>,
-) -> Result<TaskPayload<M>> {
+) -> Result<Option<TaskPayload<M>>> {
     match executed {
-        Ok(executed) => Ok(executed.into()),
-        Err(error) => Ok(refusal_of(ctx, error)?.into()),
+        Ok(executed) => Ok(Some(executed.into())),
+        Err(error) => Ok(Some(refusal_of(ctx, error)?.into())),
     }
 }

@@ -46,18 +46,18 @@ impl OperatorMutation {
             desc = "What it stands for, such as a payment's number: one grant per key. 1 to 255 visible ASCII characters."
         )]
         key: String,
-    ) -> Result<GrantPayload> {
+    ) -> Result<Option<GrantPayload>> {
         with_role(ctx, &[Role::Operator])?;
         let Ok(tenant) = Kind::Account.read(&tenant_id).map(TenantId) else {
-            return Ok(Refusal::new("BAD_ID", "not an id of a tenant", Some("tenantId")).into());
+            return Ok(Some(Refusal::new("BAD_ID", "not an id of a tenant", Some("tenantId")).into()));
         };
         let key = match choose(Some(&key), &HeaderKey::Absent) {
             Ok(Some(key)) => key,
-            Ok(None) => return Ok(bad_key(BadKey::Missing).into()),
-            Err(bad) => return Ok(Refusal { field: Some("key".to_owned()), ..bad_key(bad) }.into()),
+            Ok(None) => return Ok(Some(bad_key(BadKey::Missing).into())),
+            Err(bad) => return Ok(Some(Refusal { field: Some("key".to_owned()), ..bad_key(bad) }.into())),
         };
         if amount.0 <= 0 {
-            return Ok(Refusal::new("BAD_AMOUNT", "a grant is more than nothing", Some("amount")).into());
+            return Ok(Some(Refusal::new("BAD_AMOUNT", "a grant is more than nothing", Some("amount")).into()));
         }
         let amount = domain::money::Credits(amount.0);
         let fingerprint = fingerprint(&serde_json::json!(["grantCredits", tenant, amount]));
@@ -71,26 +71,29 @@ impl OperatorMutation {
         let executed =
             state(ctx)?.store.execute(&request, case, None, |turn| process::grant(turn, key.clone(), amount)).await;
         match executed {
-            Ok(executed) => {
-                Ok(GrantPayload { version: Some(BigInt(executed.version)), replayed: executed.replayed, refusal: None })
-            }
-            Err(error) => Ok(refusal_of(ctx, error)?.into()),
+            Ok(executed) => Ok(Some(GrantPayload {
+                version: Some(BigInt(executed.version)),
+                replayed: executed.replayed,
+                refusal: None,
+            })),
+            Err(error) => Ok(Some(refusal_of(ctx, error)?.into())),
         }
     }
 
-    /// Ends a task that is in review: it failed, and its credits are free again. Operators only.
+    /// Ends a task as failed, and frees its credits: for tasks in review, or stuck. Refused while it is unclear whether a provider
+    /// works on it. Operators only.
     #[graphql(complexity = "100 + child_complexity")]
     async fn resolve_task(
         &self,
         ctx: &Context<'_>,
         #[graphql(desc = "Its UUID or its global id.")] task_id: ID,
-    ) -> Result<TaskPayload<Resolve>> {
+    ) -> Result<Option<TaskPayload<Resolve>>> {
         let caller = with_role(ctx, &[Role::Operator])?;
         let Ok(task) = Kind::Task.read(&task_id).map(TaskId) else {
-            return Ok(Refusal::new("BAD_ID", "not an id of a task", Some("taskId")).into());
+            return Ok(Some(Refusal::new("BAD_ID", "not an id of a task", Some("taskId")).into()));
         };
         let Some(tenant) = owner(ctx, task).await? else {
-            return Ok(Refusal::new("NOT_FOUND", "there is no such task", Some("taskId")).into());
+            return Ok(Some(Refusal::new("NOT_FOUND", "there is no such task", Some("taskId")).into()));
         };
         let request = Request { meta: meta(ctx, tenant)?, key: None, tenant_wall: true };
         let by = caller.actor();

@@ -58,7 +58,7 @@ pub(crate) fn patience(ctx: &Context<'_>) -> Result<Duration> {
 pub(crate) struct Query;
 
 /// All queries need a token; each answers with what the caller's tenant owns, or with everything for auditors and operators.
-/// What belongs to somebody else is null.
+/// What belongs to somebody else is null. Every root field is nullable, so that one that fails leaves the others their answers.
 #[Object]
 impl Query {
     /// A task.
@@ -96,12 +96,12 @@ impl Query {
         last: Option<i32>,
         before: Option<String>,
         #[graphql(desc = "Only those in this state.")] state: Option<TaskState>,
-    ) -> Result<TaskConnection> {
+    ) -> Result<Option<TaskConnection>> {
         let viewer = viewer(ctx)?;
         let window = window(first, after.as_deref(), last, before.as_deref())?;
         let reader = &super::context::state(ctx)?.reader;
         let page = reader.tasks(viewer, state.and_then(name_of), window).await;
-        Ok(page.map_err(|error| fault(ctx, &error))?.into())
+        Ok(Some(page.map_err(|error| fault(ctx, &error))?.into()))
     }
 
     /// The caller's account, or for auditors and operators any tenant's.
@@ -159,9 +159,9 @@ impl Query {
     }
 
     /// The models on offer, with their prices.
-    async fn models(&self, ctx: &Context<'_>) -> Result<Vec<Model>> {
+    async fn models(&self, ctx: &Context<'_>) -> Result<Option<Vec<Model>>> {
         caller(ctx)?;
-        Ok(state(ctx)?
+        let models = state(ctx)?
             .catalogue
             .models()
             .map(|(name, model)| Model {
@@ -172,6 +172,7 @@ impl Query {
                 max_seconds: model.max_seconds,
                 max_input_images: model.max_input_images,
             })
-            .collect())
+            .collect();
+        Ok(Some(models))
     }
 }

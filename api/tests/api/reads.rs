@@ -104,6 +104,7 @@ async fn g6_bad_page_arguments_are_typed_errors() -> Result<()> {
     let siblings = "{ models { name } tasks(first: 0) { pageInfo { hasNextPage } } }";
     let answer = world.ask(&creator, siblings, json!({})).await?;
     assert_eq!(code(&answer), "BAD_PAGE");
+    assert_eq!(answer["data"], json!({"models": [{"name": "aivideo/paper-boat-1"}], "tasks": null}));
     Ok(())
 }
 

@@ -75,7 +75,8 @@ async fn stream(
     let protocol = "graphql-transport-ws".parse().map_err(|_| unreachable())?;
     request.headers_mut().insert("Sec-WebSocket-Protocol", protocol);
     let (mut socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|_| unreachable())?;
-    let init = json!({ "type": "connection_init", "payload": { "authorization": format!("Bearer {}", client.token()) } });
+    let init =
+        json!({ "type": "connection_init", "payload": { "authorization": format!("Bearer {}", client.token()) } });
     socket.send(text(&init)).await.map_err(|_| unreachable())?;
     while let Some(frame) = socket.next().await {
         let Message::Text(frame) = frame.map_err(|_| unreachable())? else { continue };

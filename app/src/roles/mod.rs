@@ -50,11 +50,7 @@ impl Supervisor {
     }
 
     /// Runs a part of the process until it ends.
-    pub fn watch(
-        &mut self,
-        name: &'static str,
-        work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
-    ) {
+    pub fn watch(&mut self, name: &'static str, work: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         self.tasks.spawn(async move { (name, work.await) });
     }
 

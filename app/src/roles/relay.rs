@@ -5,9 +5,7 @@ use crate::Settings;
 use domain::message::Topic;
 use futures_util::future::BoxFuture;
 use messaging::producer::{OutboundMessage as Outbound, Publisher as Producer, SendFailure};
-use projections::relay::{
-    OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig, Retention, housekeep,
-};
+use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig, Retention, housekeep};
 use std::sync::Arc;
 
 struct ToBroker(Producer);

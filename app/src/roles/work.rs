@@ -38,8 +38,10 @@ pub(super) async fn start(
 ) -> anyhow::Result<()> {
     let client = parts.client(settings)?;
     let outside = parts.outside(settings).await?;
-    let managers: Vec<_> =
-        process_managers().into_iter().filter(|it| only.is_empty() || only.iter().any(|name| name == it.name())).collect();
+    let managers: Vec<_> = process_managers()
+        .into_iter()
+        .filter(|it| only.is_empty() || only.iter().any(|name| name == it.name()))
+        .collect();
     if let Some(unknown) = only.iter().find(|name| !managers.iter().any(|it| it.name() == *name)) {
         let known: Vec<_> = process_managers().iter().map(|it| it.name()).collect();
         anyhow::bail!("there is no consumer group {unknown}; there are {}", known.join(", "));
@@ -92,7 +94,9 @@ async fn catalogue_holds(client: &Arc<Client>, stop: &CancellationToken) -> anyh
     loop {
         match check(client).await {
             Ok(_) => return Ok(true),
-            Err(error @ AdminError::Mismatch(_)) => return Err(error).context("the broker is not set up for this build"),
+            Err(error @ AdminError::Mismatch(_)) => {
+                return Err(error).context("the broker is not set up for this build");
+            }
             Err(error) => tracing::warn!(%error, "the broker is not there yet; trying again"),
         }
         tokio::select! {

@@ -98,9 +98,7 @@ impl Attempt {
                 Err(self.refuse(on, "no_round", "only the answer of its own round can refuse a submission"))
             }
             (Self::Running { .. }, None) => Ok(Decision::one(event)),
-            (Self::Running { .. }, Some(_)) => {
-                Err(self.refuse(on, "already_accepted", "the provider has the job"))
-            }
+            (Self::Running { .. }, Some(_)) => Err(self.refuse(on, "already_accepted", "the provider has the job")),
             (Self::Failed(_), _) => Ok(Decision::AlreadySo),
             _ => Err(self.refuse(on, NOT_FROM_THIS_STATE, "not possible any more, or not yet")),
         }
@@ -110,7 +108,9 @@ impl Attempt {
         let (core, own) = match self {
             Self::Running { core, job: own, .. } | Self::Succeeded { core, job: own } => (core, Some(own)),
             Self::Failed(core) | Self::Canceled(core) | Self::GivenUp(core) => (core, None),
-            _ => return Err(self.refuse(on, NOT_FROM_THIS_STATE, "a job that turns up now is accepted, not an orphan")),
+            _ => {
+                return Err(self.refuse(on, NOT_FROM_THIS_STATE, "a job that turns up now is accepted, not an orphan"));
+            }
         };
         if own == Some(&job) || core.orphans.contains(&job) {
             return Ok(Decision::AlreadySo);

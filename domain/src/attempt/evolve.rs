@@ -33,16 +33,15 @@ impl Attempt {
             (Self::Submitting { core, .. }, Event::AnswerLost { at, next_lookup_at, .. }) => {
                 Self::Unclear { core, since: *at, lookups: 0, absences: 0, next_lookup_at: *next_lookup_at }
             }
-            (
-                Self::Unclear { core, since, lookups, absences, .. },
-                Event::LookedUp { absent, next_lookup_at, .. },
-            ) => Self::Unclear {
-                core,
-                since,
-                lookups: lookups + 1,
-                absences: if *absent { absences + 1 } else { 0 },
-                next_lookup_at: *next_lookup_at,
-            },
+            (Self::Unclear { core, since, lookups, absences, .. }, Event::LookedUp { absent, next_lookup_at, .. }) => {
+                Self::Unclear {
+                    core,
+                    since,
+                    lookups: lookups + 1,
+                    absences: if *absent { absences + 1 } else { 0 },
+                    next_lookup_at: *next_lookup_at,
+                }
+            }
             (
                 Self::Running { core, job, polls, give_up_at, percent: before, .. },
                 Event::Polled { percent, next_poll_at, .. },

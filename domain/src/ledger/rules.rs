@@ -1,7 +1,7 @@
 //! The account's state and rules.
 
-use super::transitions::{Command, State};
 use super::Event;
+use super::transitions::{Command, State};
 use crate::aggregate::{Aggregate, Category, Decision, Misfit, NOT_FROM_THIS_STATE, Refusal};
 use crate::id::TaskId;
 use crate::money::Credits;
@@ -71,7 +71,8 @@ impl Account {
         if !amount.is_positive() {
             return Err(Self::refuse(state, command, "not_positive", "a grant is more than nothing".into()));
         }
-        let total = self.available.plus(self.held).and_then(|sum| sum.plus(self.charged)).and_then(|sum| sum.plus(amount));
+        let total =
+            self.available.plus(self.held).and_then(|sum| sum.plus(self.charged)).and_then(|sum| sum.plus(amount));
         if total.is_none() {
             return Err(Self::refuse(state, command, "overflow", "the account can not carry so much".into()));
         }

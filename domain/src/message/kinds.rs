@@ -260,7 +260,7 @@ impl Message {
             "generation.poll.due" => Self::PollDue(attempt()?),
             "provider.callback.received" => {
                 Self::CallbackReceived(CallbackRef::deserialize(&envelope.payload).map_err(malformed)?)
-            },
+            }
             "asset.fetch.requested" => Self::FetchRequested(attempt()?),
             "asset.fetch.due" => Self::FetchDue(attempt()?),
             "asset.postprocess.requested" => Self::PostprocessRequested(attempt()?),

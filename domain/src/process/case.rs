@@ -94,11 +94,7 @@ impl<A: Aggregate> Versioned<A> {
     ///
     /// # Errors
     /// [`Corrupt`].
-    pub fn fold(
-        mut self,
-        stream: StreamId,
-        events: impl IntoIterator<Item = (i64, Stored)>,
-    ) -> Result<Self, Corrupt>
+    pub fn fold(mut self, stream: StreamId, events: impl IntoIterator<Item = (i64, Stored)>) -> Result<Self, Corrupt>
     where
         A::Event: StoredEvent,
     {
@@ -223,10 +219,12 @@ impl Case {
         wanted
     }
 
-    /// The attempt of this case.
+    /// The attempt of this case: the one asked for, the task's current one, or the one that was read before the task ended.
     #[must_use]
     pub fn attempt_id(&self) -> Option<AttemptId> {
-        self.key.attempt.or_else(|| self.task.state.live().map(crate::task::Live::attempt))
+        let current = || self.task.state.live().map(crate::task::Live::attempt);
+        let read = || self.attempt.state.core().map(crate::attempt::Core::id);
+        self.key.attempt.or_else(current).or_else(read)
     }
 
     /// The account of this case, where it is read.

@@ -41,7 +41,13 @@ impl ProcessManager for FetchOutput {
         Ok(Next::Call(Call::Fetch { job: job.clone(), key }))
     }
 
-    fn conclude(&self, _message: &Message, _call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    fn conclude(
+        &self,
+        _message: &Message,
+        _call: &Call,
+        answer: Answer,
+        turn: &mut Turn<'_>,
+    ) -> Result<Next, Declined> {
         let Answer::Fetched(fetched) = answer else {
             return Err(Declined::stale("not the answer to a fetch"));
         };

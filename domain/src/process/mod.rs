@@ -71,13 +71,7 @@ pub trait ProcessManager: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Declined`]: the facts have moved on meanwhile.
-    fn conclude(
-        &self,
-        message: &Message,
-        call: &Call,
-        answer: Answer,
-        turn: &mut Turn<'_>,
-    ) -> Result<Next, Declined> {
+    fn conclude(&self, message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         let _ = (message, answer, turn);
         Err(Declined::stale(format!("{} makes no calls, yet was answered one: {call:?}", self.name())))
     }

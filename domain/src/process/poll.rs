@@ -67,7 +67,12 @@ pub(super) fn conclude_poll(asked: &str, polled: Polled, turn: &mut Turn<'_>) ->
         }
         Polled::State(JobState::Canceled) => {
             turn.attempt(attempt::Command::ConfirmCancel)?;
-            end(turn, ErrorClass::Provider, "canceled_by_provider".to_owned(), "the provider ended the job".to_owned())?;
+            end(
+                turn,
+                ErrorClass::Provider,
+                "canceled_by_provider".to_owned(),
+                "the provider ended the job".to_owned(),
+            )?;
             Ok(Next::Done)
         }
         not_done if turn.now >= give_up_at => give_up(turn, job, &not_done),

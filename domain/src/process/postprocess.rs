@@ -29,7 +29,13 @@ impl ProcessManager for ProcessMedia {
         Ok(Next::Call(Call::Process { key: video.object.key.clone(), thumbnail_key }))
     }
 
-    fn conclude(&self, _message: &Message, _call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    fn conclude(
+        &self,
+        _message: &Message,
+        _call: &Call,
+        answer: Answer,
+        turn: &mut Turn<'_>,
+    ) -> Result<Next, Declined> {
         let Answer::Processed(processed) = answer else {
             return Err(Declined::stale("not the answer to media processing"));
         };

@@ -70,7 +70,11 @@ fn conclude_find(found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         Found::Job { job } => {
             accept(turn, job)?;
             // A cancel goes on with the job that was found.
-            return Ok(if matches!(turn.case.task.state, Task::CancelReconciling(_)) { Next::Again } else { Next::Done });
+            return Ok(if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
+                Next::Again
+            } else {
+                Next::Done
+            });
         }
         Found::Absent if absences + 1 >= turn.policy.absences_needed => {
             put_off(turn, core.round, "known_absent", None)?;
@@ -93,7 +97,8 @@ fn conclude_find(found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
 
 fn note(turn: &mut Turn<'_>, absent: bool, lookups: u32, finding: String) -> Result<(), Declined> {
     let salt = turn.case.attempt_id().map(|id| id.0).unwrap_or_default();
-    let pause = if absent { super::policy::millis(turn.policy.settle_delay_ms) } else { turn.policy.backoff(lookups, salt) };
+    let pause =
+        if absent { super::policy::millis(turn.policy.settle_delay_ms) } else { turn.policy.backoff(lookups, salt) };
     turn.attempt(attempt::Command::NoteLookup { absent, next_lookup_at: turn.now + pause, finding })?;
     Ok(())
 }

@@ -41,6 +41,15 @@ pub fn grant(turn: &mut Turn<'_>, key: String, amount: Credits) -> Result<(), Re
 /// # Errors
 /// The task is not in a state that an operator may end.
 pub fn resolve_failed(turn: &mut Turn<'_>, by: &str) -> Result<(), Refusal> {
+    if !matches!(turn.case.task.state, Task::ManualReview(_) | Task::Absent) {
+        return Err(Refusal {
+            aggregate: "task",
+            state: turn.case.task.state.state().name(),
+            command: "Resolve",
+            code: "not_in_review",
+            message: "only a task in MANUAL_REVIEW can be resolved by hand".to_owned(),
+        });
+    }
     turn.task(task::Command::Fail {
         class: ErrorClass::Operator,
         code: "resolved_by_operator".to_owned(),

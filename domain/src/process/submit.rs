@@ -106,12 +106,7 @@ pub(super) fn accept(turn: &mut Turn<'_>, job: String) -> Result<(), Declined> {
 }
 
 /// Nothing was created: the attempt may be begun again, unless the user wants it cancelled.
-pub(super) fn put_off(
-    turn: &mut Turn<'_>,
-    round: u32,
-    reason: &str,
-    asked: Option<Duration>,
-) -> Result<(), Declined> {
+pub(super) fn put_off(turn: &mut Turn<'_>, round: u32, reason: &str, asked: Option<Duration>) -> Result<(), Declined> {
     turn.attempt(attempt::Command::Defer { reason: reason.to_owned(), round })?;
     if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
         turn.attempt(attempt::Command::ConfirmCancel)?;

@@ -232,7 +232,9 @@ impl<'a> Turn<'a> {
             It::Succeeded { .. } | It::Failed { .. } | It::Canceled { .. } | It::CanceledWithOutput {} => {
                 (Some(Message::SettleRequested(about)), None)
             }
-            It::SubmissionBegun { .. } | It::Accepted {} | It::TrackLost {} | It::ReviewRequested { .. } => (None, None),
+            It::SubmissionBegun { .. } | It::Accepted {} | It::TrackLost {} | It::ReviewRequested { .. } => {
+                (None, None)
+            }
         };
         let origin = Origin::Event { stream: StreamId::task(id), version };
         self.announcements.extend(message.map(|message| Announcement { origin, message, deliver_at }));
@@ -267,13 +269,7 @@ impl<'a> Turn<'a> {
 }
 
 fn nothing_there(aggregate: &'static str, command: &'static str) -> Refusal {
-    Refusal {
-        aggregate,
-        state: "ABSENT",
-        command,
-        code: "nothing_there",
-        message: "the case has none".to_owned(),
-    }
+    Refusal { aggregate, state: "ABSENT", command, code: "nothing_there", message: "the case has none".to_owned() }
 }
 
 /// `decide` recorded an event that `evolve` does not accept: the table tests make this impossible, and if it happens

@@ -26,10 +26,9 @@ pub fn wake_up(case: &Case) -> Option<Message> {
         }
         (Task::Fetching { .. }, _) => attempt(case.task.version).map(Message::FetchDue),
         (Task::MediaProcessing { .. }, _) => attempt(case.task.version).map(Message::PostprocessRequested),
-        (
-            Task::Succeeded { .. } | Task::Failed { .. } | Task::Canceled(_) | Task::CanceledWithOutput(_),
-            _,
-        ) => matches!(case.account.state.hold(task_id), Some(Hold::Open(_))).then_some(Message::SettleRequested(about)),
+        (Task::Succeeded { .. } | Task::Failed { .. } | Task::Canceled(_) | Task::CanceledWithOutput(_), _) => {
+            matches!(case.account.state.hold(task_id), Some(Hold::Open(_))).then_some(Message::SettleRequested(about))
+        }
         (Task::Absent | Task::ManualReview(_), _) => None,
     }
 }

@@ -69,20 +69,20 @@ impl Aggregate for Task {
             ) => Decision::one(Event::Failed { class, code, message }),
             (Self::Failed { class: known, .. }, Command::Fail { class, .. }) if *known == class => AlreadySo,
 
-            (Self::Queued(_) | Self::WaitingRetry { .. }, Command::Cancel { by }) => Decision::one(Event::Canceled { by }),
-            (
-                Self::Submitting(_) | Self::ProviderRunning(_) | Self::Reconciling(_),
-                Command::Cancel { by },
-            ) => Decision::one(Event::CancelRequested { by }),
-            (
-                Self::CancelReconciling(_) | Self::Canceled(_) | Self::CanceledWithOutput(_),
-                Command::Cancel { .. },
-            )
+            (Self::Queued(_) | Self::WaitingRetry { .. }, Command::Cancel { by }) => {
+                Decision::one(Event::Canceled { by })
+            }
+            (Self::Submitting(_) | Self::ProviderRunning(_) | Self::Reconciling(_), Command::Cancel { by }) => {
+                Decision::one(Event::CancelRequested { by })
+            }
+            (Self::CancelReconciling(_) | Self::Canceled(_) | Self::CanceledWithOutput(_), Command::Cancel { .. })
             | (Self::Canceled(_), Command::ConfirmCancel)
             | (Self::CanceledWithOutput(_), Command::DiscardOutput)
             | (Self::ManualReview(_), Command::AskPerson { .. }) => AlreadySo,
 
-            (Self::CancelReconciling(_), Command::ConfirmCancel) => Decision::one(Event::Canceled { by: String::new() }),
+            (Self::CancelReconciling(_), Command::ConfirmCancel) => {
+                Decision::one(Event::Canceled { by: String::new() })
+            }
             (Self::CancelReconciling(_), Command::DiscardOutput) => Decision::one(Event::CanceledWithOutput {}),
             (Self::Reconciling(_) | Self::CancelReconciling(_), Command::AskPerson { reason }) => {
                 Decision::one(Event::ReviewRequested { reason })
@@ -109,7 +109,11 @@ impl Task {
         now: Timestamp,
     ) -> Result<Decision<Event>, Refusal> {
         if attempt_no != live.attempt_no && attempt_no != live.attempt_no + 1 {
-            return Err(self.refuse("BeginSubmission", "wrong_attempt", "neither the current attempt nor the next one"));
+            return Err(self.refuse(
+                "BeginSubmission",
+                "wrong_attempt",
+                "neither the current attempt nor the next one",
+            ));
         }
         if retry_at > now {
             return Err(self.refuse("BeginSubmission", "too_early", "the retry is not due yet"));

@@ -1,7 +1,6 @@
 //! Handling messages on a real PostgreSQL: duplicates, races, lost answers, poison. Each test has a database of its own.
 
-
-
+use super::support::{Anyhow, World, database, deliveries, fresh, invariants, request, submitted, tenant_with};
 use domain::id::{AttemptId, TaskId, TenantId};
 use domain::message::Message;
 use domain::message::kinds::{AttemptRef, CallbackRef, TaskRef};
@@ -12,7 +11,6 @@ use domain::process::{
 use eventstore::{Outcome, Store};
 use std::sync::Arc;
 use std::time::Duration;
-use super::support::{Anyhow, World, database, deliveries, fresh, invariants, request, submitted, tenant_with};
 
 const SUBMIT: &str = "generation.submit.requested";
 
@@ -26,10 +24,12 @@ fn accepting() -> World {
 }
 
 async fn state_of(store: &Store, task: TaskId) -> Anyhow<String> {
-    Ok(sqlx::query_scalar("SELECT name FROM events WHERE category = 'task' AND stream_id = $1 ORDER BY version DESC LIMIT 1")
-        .bind(task.0)
-        .fetch_one(store.pool())
-        .await?)
+    Ok(sqlx::query_scalar(
+        "SELECT name FROM events WHERE category = 'task' AND stream_id = $1 ORDER BY version DESC LIMIT 1",
+    )
+    .bind(task.0)
+    .fetch_one(store.pool())
+    .await?)
 }
 
 async fn queued(store: &Store) -> Anyhow<(TenantId, TaskId)> {
@@ -105,8 +105,10 @@ async fn a_callback_before_the_answer_is_not_lost() -> Anyhow {
     let (tenant, task) = queued(store).await?;
     let attempt = AttemptId::of(task, 1);
     let delivery = deliveries(store, task, SUBMIT).await?.remove(0);
-    let callback =
-        fresh(tenant, &Message::CallbackReceived(CallbackRef { task_id: task, attempt_id: attempt, job: "j".to_owned() }))?;
+    let callback = fresh(
+        tenant,
+        &Message::CallbackReceived(CallbackRef { task_id: task, attempt_id: attempt, job: "j".to_owned() }),
+    )?;
     let inner = store.clone();
     let world = World::new(|call| match call {
         Call::Create { .. } => Answer::Created(Created::Unknown { cause: "reset".to_owned() }),
@@ -119,7 +121,11 @@ async fn a_callback_before_the_answer_is_not_lost() -> Anyhow {
         store.consume(&ApplyCallback, &polling, &callback).await
     });
     assert_eq!(applied?.outcome(), Outcome::Done);
-    assert_eq!(submit?.outcome(), Outcome::Declined, "the lost answer says nothing that the callback did not say better");
+    assert_eq!(
+        submit?.outcome(),
+        Outcome::Declined,
+        "the lost answer says nothing that the callback did not say better"
+    );
     assert_eq!(state_of(store, task).await?, "task.accepted");
     Ok(())
 }
@@ -221,10 +227,8 @@ async fn poison_is_parked_once() -> Anyhow {
     let world = World::new(|call| panic!("poison leads to no call: {call:?}"));
     let mut torn = deliveries(store, task, SUBMIT).await?.remove(0);
     torn.body.truncate(20);
-    let stranger = fresh(
-        TenantId(uuid::Uuid::new_v4()),
-        &Message::SubmitRequested(TaskRef { task_id: task, task_version: 1 }),
-    )?;
+    let stranger =
+        fresh(TenantId(uuid::Uuid::new_v4()), &Message::SubmitRequested(TaskRef { task_id: task, task_version: 1 }))?;
     for poison in [&torn, &stranger] {
         for _ in 0..3 {
             assert_eq!(store.consume(&SubmitTask, &world, poison).await?.outcome(), Outcome::Parked);

@@ -1,11 +1,9 @@
 //! People's commands on a real PostgreSQL: keys, credits, races.
 
-
-
+use super::support::{Anyhow, database, invariants, submitted, tenant_with};
 use domain::id::TenantId;
 use eventstore::ExecuteError;
 use std::collections::BTreeSet;
-use super::support::{Anyhow, database, invariants, submitted, tenant_with};
 
 /// one-task-per-key: fifty callers at once with one key get one task and one hold.
 #[tokio::test(flavor = "multi_thread")]

@@ -37,11 +37,7 @@ pub fn request(tenant: TenantId, key: Option<&str>) -> Request {
             actor: "user:test".to_owned(),
             trace: correlation.0.simple().to_string(),
         },
-        key: key.map(|key| IdempotencyKey {
-            operation: "submitGeneration",
-            key: key.to_owned(),
-            fingerprint: [7; 32],
-        }),
+        key: key.map(|key| IdempotencyKey { operation: "submitGeneration", key: key.to_owned(), fingerprint: [7; 32] }),
         tenant_wall: true,
     }
 }
@@ -141,7 +137,7 @@ pub async fn deliveries(store: &Store, task: TaskId, event_type: &str) -> Anyhow
                 causation_id: causation.into(),
                 payload,
             };
-            Ok(delivery(&envelope)?)
+            delivery(&envelope)
         })
         .collect()
 }
