@@ -77,7 +77,9 @@ impl Settings {
             figment = figment.merge(Toml::file_exact(file));
         }
         let environment = Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__");
-        figment.merge(environment).extract().map_err(|error| anyhow::anyhow!(explained(error)))
+        let settings: Self = figment.merge(environment).extract().map_err(|error| anyhow::anyhow!(explained(error)))?;
+        settings.policy.check().map_err(|rule| anyhow::anyhow!("configuration: {rule}"))?;
+        Ok(settings)
     }
 
     /// A section that the command needs.

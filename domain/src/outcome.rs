@@ -223,6 +223,10 @@ pub enum Call {
     Find {
         /// The attempt.
         attempt: AttemptId,
+        /// The round of submitting whose job is looked for.
+        round: u32,
+        /// How many look-ups there were before: with the round, the fencing token of the answer.
+        lookup: u32,
     },
     /// Ask how a job is doing.
     Poll {

@@ -36,7 +36,7 @@ pub enum Unreadable {
         name: String,
         /// Version.
         version: i16,
-        /// What serde said (names and types, no values of ours: bodies hold ids and numbers).
+        /// What kind of error serde met; never a value.
         cause: String,
     },
 }
@@ -130,7 +130,7 @@ macro_rules! stored_events {
                         let Body { $($field),* } = serde_json::from_value(body).map_err(|error| crate::stored::Unreadable::Body {
                             name: $name.to_owned(),
                             version,
-                            cause: error.to_string(),
+                            cause: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
                         })?;
                         Ok(Self::$variant { $($field),* })
                     })+

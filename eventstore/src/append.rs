@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::transaction::Tx;
-use domain::id::{CausationId, CorrelationId, EventId, TenantId, derived};
+use domain::id::{CausationId, CorrelationId, TenantId, derived};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
 use domain::time::Timestamp;
@@ -140,7 +140,7 @@ impl Tx<'_> {
             self.insert_events(&writes.events, meta, now).await?;
         }
         if !writes.outbox.event_id.is_empty() {
-            self.insert_outbox(&writes.outbox, meta, now, None).await?;
+            self.insert_outbox(&writes.outbox, meta, now).await?;
         }
         for notice in &writes.notices {
             self.insert_notice(notice).await?;
@@ -180,21 +180,15 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn insert_outbox(
-        &mut self,
-        rows: &OutboxColumns,
-        meta: &Meta,
-        now: Timestamp,
-        original: Option<EventId>,
-    ) -> Result<(), StoreError> {
+    async fn insert_outbox(&mut self, rows: &OutboxColumns, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
         sqlx::query(
             "/* eventstore.outbox */
              WITH rows AS (
                  INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
                                             payload, deliver_at, tenant_id, trace_id, correlation_id, causation_id,
-                                            occurred_at, available_at, original_event_id)
+                                            occurred_at, available_at)
                  SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
-                        $10, $11, $12, $13, $14, $14, $15
+                        $10, $11, $12, $13, $14, $14
                    FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[],
                                $8::jsonb[], $9::timestamptz[])
                         WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
@@ -216,7 +210,6 @@ impl Tx<'_> {
         .bind(meta.correlation.0)
         .bind(meta.causation.0)
         .bind(now)
-        .bind(original.map(|id| id.0))
         .execute(&mut *self.inner)
         .await?;
         Ok(())
@@ -238,7 +231,7 @@ impl Tx<'_> {
         };
         rows.push(&announcement, meta)?;
         rows.event_id = vec![id];
-        self.insert_outbox(&rows, meta, now, None).await
+        self.insert_outbox(&rows, meta, now).await
     }
 
     async fn insert_notice(&mut self, notice: &Notice) -> Result<(), StoreError> {

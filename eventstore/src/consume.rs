@@ -40,6 +40,8 @@ pub trait Caller: Send + Sync {
 const ROUNDS: u32 = 12;
 /// How often the record of a finished call is tried when the database can not be used: the answer is worth waiting for.
 const RECORD_TRIES: u32 = 12;
+/// How often a message about a history that can not be folded comes again before it is parked.
+const PATIENCE_WITH_CORRUPT: u32 = 3;
 /// The most steps one message may take. A manager that asks for more goes in circles.
 const STEPS: u32 = 16;
 
@@ -126,6 +128,15 @@ impl Handling<'_> {
                         return Err(Fault::Again(Again::Busy { rounds: lost }));
                     }
                     pause(5 << lost.min(6)).await;
+                }
+                // A release that is being rolled out may yet read it; one that never does is for a person.
+                Err(StepFault::Store(StoreError::Corrupt(corrupt))) => {
+                    tracing::error!(manager = self.manager.name(), error = %corrupt, "a history can not be folded");
+                    return Err(if self.delivery.redeliveries >= PATIENCE_WITH_CORRUPT {
+                        Fault::Bad(BadMessage::Corrupt { what: corrupt.stream.to_string() })
+                    } else {
+                        Fault::Again(Again::Unfinished(format!("{} can not be folded", corrupt.stream)))
+                    });
                 }
                 Err(StepFault::Store(error)) => {
                     unreachable += 1;

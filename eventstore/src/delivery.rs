@@ -81,9 +81,6 @@ pub enum Again {
     /// The work behind the message could not be finished now.
     #[error("not finished: {0}")]
     Unfinished(String),
-    /// The process is stopping: somebody else, or the next start, will do it.
-    #[error("stopping")]
-    Stopping,
 }
 
 impl Again {
@@ -93,7 +90,6 @@ impl Again {
         match self {
             Self::Busy { .. } => Duration::from_secs(1),
             Self::Database(_) | Self::Unfinished(_) => Duration::from_secs(5),
-            Self::Stopping => Duration::from_secs(1),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Reading streams and folding them.
 //!
 //! Folded streams are kept in memory and only the events after the kept version are read. That is safe because a stored
-//! event never changes: the state at version n is the same whoever folds it. Only committed events get in.
+//! event never changes: the state at version n is the same whoever folds it. Only committed events get in, and each reading
+//! checks that the log still has the event that the kept state ends with.
 
 use crate::error::StoreError;
 use crate::transaction::Tx;
@@ -34,6 +35,10 @@ impl FoldCache {
         let (used, folded) = inner.folded.get_mut(&stream)?;
         *used = now;
         Some(folded.clone())
+    }
+
+    fn forget(&self, stream: StreamId) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).folded.remove(&stream);
     }
 
     fn put(&self, stream: StreamId, folded: Folded) {
@@ -73,7 +78,16 @@ impl Tx<'_> {
         let mut news = self.events_after(streams, &kept).await?;
         let mut folded = Vec::with_capacity(streams.len());
         for (stream, kept) in streams.iter().zip(kept) {
-            let events = news.remove(stream).unwrap_or_default();
+            let mut events = news.remove(stream).unwrap_or_default();
+            if kept.version() > 0 {
+                // The first row is the event that the kept state ends with. Without it the log is not the one that was
+                // folded (a restore, a standby that lacked it): nothing kept of this stream is to be believed.
+                if events.first().is_none_or(|(version, _)| *version != kept.version()) {
+                    self.store.cache.forget(*stream);
+                    return Err(StoreError::Race);
+                }
+                events.remove(0);
+            }
             let changed = !events.is_empty();
             let state = kept.fold(*stream, events)?;
             if changed {
@@ -94,7 +108,7 @@ impl Tx<'_> {
              SELECT e.category, e.stream_id, e.version, e.name, e.schema_version, e.body
                FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS wanted (category, stream_id, version)
                JOIN events e ON e.category = wanted.category AND e.stream_id = wanted.stream_id
-                            AND e.version > wanted.version
+                            AND e.version >= wanted.version
               ORDER BY e.category, e.stream_id, e.version",
         )
         .bind(streams.iter().map(|it| it.category.name()).collect::<Vec<_>>())

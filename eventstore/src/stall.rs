@@ -19,7 +19,7 @@ pub struct Repair {
 }
 
 impl Store {
-    /// Publishes the message that a task is waiting for, as of its facts, and records that. `reason` and the task's versions
+    /// Publishes the message that a task is waiting for, as of its facts, and records that. `round` and the task's versions
     /// make the message's id: several scanners at the same time publish it once.
     ///
     /// # Errors
@@ -28,7 +28,8 @@ impl Store {
         let mut tx = self.begin().await?;
         let key = CaseKey { with_account: true, ..CaseKey::task(task) };
         let case = tx.load(Case::begin(key)).await?;
-        let (Some(message), Some(order)) = (wake_up(&case), case.task.state.order()) else {
+        let now = tx.now().await?;
+        let (Some(message), Some(order)) = (wake_up(&case, now), case.task.state.order()) else {
             return Ok(None);
         };
         let detail = format!("{}:{}:{}:{round}", message.event_type(), case.task.version, case.attempt.version);
@@ -41,7 +42,6 @@ impl Store {
             actor: "reconciler".to_owned(),
             trace: correlation.0.simple().to_string(),
         };
-        let now = tx.now().await?;
         match tx.publish(id, &message, &meta, now).await {
             Ok(()) => {}
             // Another scanner has just published it.

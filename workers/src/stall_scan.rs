@@ -83,7 +83,10 @@ impl<S: Stalled> StallScan<S> {
                     tracing::info!(%task, state = repair.state, message = repair.message, "a stalled task is set going again");
                 }
                 Ok(None) => {}
-                Err(error) => return Err(error.to_string()),
+                // One task that can not be woken must not keep the others asleep.
+                Err(error) => {
+                    tracing::error!(%task, error = &error as &dyn std::error::Error, "a stalled task can not be set going again");
+                }
             }
         }
         Ok(repairs)

@@ -2,6 +2,7 @@
 
 use super::{Parts, Supervisor, patiently};
 use crate::Settings;
+use crate::ready::Health;
 use anyhow::Context;
 use domain::process::ProcessManager;
 use eventstore::{Ack, Again, Delivery};
@@ -10,6 +11,7 @@ use messaging::admin::{AdminError, check};
 use messaging::catalogue::Group;
 use messaging::client::Client;
 use messaging::listener::{Handler, Listener};
+use projections::projector::projection_status;
 use projections::stalled::StalledTasks;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -78,7 +80,11 @@ pub(super) async fn start(
     });
     let scan = StallScan::new(
         parts.store.clone(),
-        Stalls(StalledTasks::new(parts.store.pool().clone())),
+        Stalls {
+            found: StalledTasks::new(parts.store.pool().clone()),
+            store: parts.store.clone(),
+            health: Arc::clone(&parts.health),
+        },
         settings.scan.clone(),
     );
     let stop = parts.stop.clone();
@@ -106,7 +112,31 @@ async fn catalogue_holds(client: &Arc<Client>, stop: &CancellationToken) -> anyh
     }
 }
 
-struct Stalls(StalledTasks);
+struct Stalls {
+    found: StalledTasks,
+    store: eventstore::Store,
+    health: Arc<Health>,
+}
+
+impl Stalls {
+    /// The scan sees what the read models show: when they stand still it is blind, and says so.
+    async fn read_models_move(&self) -> Result<(), String> {
+        let status = projection_status(self.store.pool()).await.map_err(|error| error.to_string())?;
+        let trouble = match &status.fault {
+            Some(fault) => Some(format!("stopped: {fault}")),
+            None if status.behind_seconds > 60.0 => Some(format!("{:.0} s behind", status.behind_seconds)),
+            None => None,
+        };
+        match &trouble {
+            Some(trouble) => {
+                tracing::error!(trouble, "the read models stand still: stalled tasks may not be seen");
+                self.health.not_ready("read models", trouble.clone());
+            }
+            None => self.health.ready("read models"),
+        }
+        Ok(())
+    }
+}
 
 impl workers::Stalled for Stalls {
     fn stalled(
@@ -115,7 +145,8 @@ impl workers::Stalled for Stalls {
         limit: i64,
     ) -> BoxFuture<'_, Result<Vec<workers::StalledTask>, String>> {
         Box::pin(async move {
-            let found = self.0.find(slack, limit).await.map_err(|error| error.to_string())?;
+            self.read_models_move().await?;
+            let found = self.found.find(slack, limit).await.map_err(|error| error.to_string())?;
             Ok(found.into_iter().map(|(task, round)| workers::StalledTask { task, round }).collect())
         })
     }

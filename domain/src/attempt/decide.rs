@@ -30,6 +30,12 @@ impl Aggregate for Attempt {
             (Self::Submitting { .. } | Self::Unclear { .. }, Command::Accept { job, next_poll_at, give_up_at }) => {
                 Decision::one(Event::Accepted { job, next_poll_at, give_up_at })
             }
+            (Self::Planned(core), Command::Accept { job, next_poll_at, give_up_at }) => {
+                if core.round == 0 {
+                    return Err(self.refuse(on, "never_submitted", "nothing has left for this attempt yet"));
+                }
+                Decision::one(Event::Accepted { job, next_poll_at, give_up_at })
+            }
             (Self::Running { job: known, .. } | Self::Succeeded { job: known, .. }, Command::Accept { job, .. })
                 if *known == job =>
             {
@@ -61,7 +67,7 @@ impl Aggregate for Attempt {
                 return state.fail(round, Event::Failed { class, code, message }, on);
             }
             (Self::Planned(_) | Self::Running { .. }, Command::ConfirmCancel) => Decision::one(Event::Canceled {}),
-            (Self::Canceled(_), Command::ConfirmCancel) | (Self::GivenUp(_), Command::GiveUp { .. }) => AlreadySo,
+            (Self::Canceled(_), Command::ConfirmCancel) | (Self::GivenUp { .. }, Command::GiveUp { .. }) => AlreadySo,
             (Self::Planned(_) | Self::Running { .. } | Self::Unclear { .. }, Command::GiveUp { reason }) => {
                 Decision::one(Event::GivenUp { reason })
             }
@@ -107,7 +113,8 @@ impl Attempt {
     fn orphan(&self, job: String, on: &'static str) -> Result<Decision<Event>, Refusal> {
         let (core, own) = match self {
             Self::Running { core, job: own, .. } | Self::Succeeded { core, job: own } => (core, Some(own)),
-            Self::Failed(core) | Self::Canceled(core) | Self::GivenUp(core) => (core, None),
+            Self::GivenUp { core, job } => (core, job.as_ref()),
+            Self::Failed(core) | Self::Canceled(core) => (core, None),
             _ => {
                 return Err(self.refuse(on, NOT_FROM_THIS_STATE, "a job that turns up now is accepted, not an orphan"));
             }

@@ -19,7 +19,7 @@ impl Attempt {
                 Self::Submitting { core: Core { round: *round, ..core }, give_up_at: *give_up_at }
             }
             (
-                Self::Submitting { core, .. } | Self::Unclear { core, .. },
+                Self::Planned(core) | Self::Submitting { core, .. } | Self::Unclear { core, .. },
                 Event::Accepted { job, next_poll_at, give_up_at },
             ) => Self::Running {
                 core,
@@ -60,9 +60,10 @@ impl Attempt {
                 Event::Failed { .. },
             ) => Self::Failed(core),
             (Self::Planned(core) | Self::Running { core, .. }, Event::Canceled {}) => Self::Canceled(core),
-            (Self::Planned(core) | Self::Running { core, .. } | Self::Unclear { core, .. }, Event::GivenUp { .. }) => {
-                Self::GivenUp(core)
+            (Self::Planned(core) | Self::Unclear { core, .. }, Event::GivenUp { .. }) => {
+                Self::GivenUp { core, job: None }
             }
+            (Self::Running { core, job, .. }, Event::GivenUp { .. }) => Self::GivenUp { core, job: Some(job) },
             (state, Event::OrphanRecorded { job }) => state.with_orphan(job).ok_or(misfit)?,
             _ => return Err(misfit),
         })
@@ -74,7 +75,7 @@ impl Attempt {
             | Self::Succeeded { core, .. }
             | Self::Failed(core)
             | Self::Canceled(core)
-            | Self::GivenUp(core) => core.orphans.push(orphan.to_owned()),
+            | Self::GivenUp { core, .. } => core.orphans.push(orphan.to_owned()),
             Self::Absent | Self::Planned(_) | Self::Submitting { .. } | Self::Unclear { .. } => return None,
         }
         Some(self)

@@ -81,7 +81,12 @@ pub enum Attempt {
     /// The job was cancelled, or never left.
     Canceled(Core),
     /// Nobody waits for it any more, though it may still run.
-    GivenUp(Core),
+    GivenUp {
+        /// The attempt.
+        core: Core,
+        /// The provider's job id, where there is a job.
+        job: Option<String>,
+    },
 }
 
 named! {
@@ -121,7 +126,7 @@ impl Attempt {
             Self::Succeeded { .. } => State::Succeeded,
             Self::Failed(_) => State::Failed,
             Self::Canceled(_) => State::Canceled,
-            Self::GivenUp(_) => State::GivenUp,
+            Self::GivenUp { .. } => State::GivenUp,
         }
     }
 
@@ -137,7 +142,7 @@ impl Attempt {
             | Self::Succeeded { core, .. }
             | Self::Failed(core)
             | Self::Canceled(core)
-            | Self::GivenUp(core) => Some(core),
+            | Self::GivenUp { core, .. } => Some(core),
         }
     }
 }

@@ -153,6 +153,7 @@ pub const TRANSITIONS: &[Row<State, On>] = &[
     row(State::Planned, On::BeginSubmission, State::Submitting, "the deadline is ahead"),
     row(State::Submitting, On::Accept, State::Running, ""),
     row(State::Unclear, On::Accept, State::Running, "found at the provider, or it called back"),
+    row(State::Planned, On::Accept, State::Running, "it had been submitted, and was taken for not created"),
     row(State::Submitting, On::Defer, State::Planned, "nothing was created, in this round"),
     row(State::Unclear, On::Defer, State::Planned, "known absent at the provider, in this round"),
     row(State::Submitting, On::LoseAnswer, State::Unclear, "in this round"),

@@ -70,6 +70,12 @@ pub enum BadMessage {
         /// What is owned by somebody else.
         what: String,
     },
+    /// The stored history that it is about can not be folded.
+    #[error("{what} can not be folded")]
+    Corrupt {
+        /// The stream.
+        what: String,
+    },
     /// It names something that does not exist.
     #[error("{what} does not exist")]
     Dangling {
@@ -88,6 +94,7 @@ impl BadMessage {
             Self::UnknownType(_) => "unknown_type",
             Self::UnsupportedVersion { .. } => "unsupported_version",
             Self::TenantMismatch { .. } => "tenant_mismatch",
+            Self::Corrupt { .. } => "corrupt",
             Self::Dangling { .. } => "dangling",
         }
     }

@@ -29,6 +29,11 @@ impl ProcessManager for ApplyCallback {
                 accept(turn, callback.job.clone())?;
                 Ok(Next::Again)
             }
+            // Taken for not created, and about to be submitted again: the signed callback knows better.
+            Attempt::Planned(core) if core.round > 0 => {
+                accept(turn, callback.job.clone())?;
+                Ok(Next::Again)
+            }
             Attempt::Running { job, .. } if job == callback.job => Ok(Next::Call(Call::Poll { job })),
             Attempt::Succeeded { job, .. } if job == callback.job => Err(Declined::stale("the job's end is known")),
             Attempt::Absent | Attempt::Planned(_) => {

@@ -1,7 +1,7 @@
 //! Fetches a finished job's output into the object store (group `cg.asset.fetch.v1`), under a key that is the same however
 //! often it is tried.
 
-use super::turn::{Declined, Turn};
+use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
 use crate::attempt::Attempt;
 use crate::id::{AssetId, AttemptId};
@@ -25,14 +25,15 @@ impl ProcessManager for FetchOutput {
     }
 
     fn react(&self, message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
-        let Task::Fetching { live, not_before, .. } = &turn.case.task.state else {
+        let Task::Fetching { live, not_before, .. } = &turn.case.task.state.clone() else {
             return Err(Declined::stale(format!("the task is {}", turn.case.task.state.state().name())));
         };
         if message.attempt_id() != Some(live.attempt()) {
             return Err(Declined::stale("another attempt delivers this task"));
         }
         if *not_before > turn.now {
-            return Err(Declined::early("put off, its own wake-up will come"));
+            let newest = matches!(message, Message::FetchDue(due) if due.version == turn.case.task.version);
+            return too_early(message, newest, *not_before, turn);
         }
         let Attempt::Succeeded { job, .. } = &turn.case.attempt.state else {
             return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
@@ -51,7 +52,7 @@ impl ProcessManager for FetchOutput {
         let Answer::Fetched(fetched) = answer else {
             return Err(Declined::stale("not the answer to a fetch"));
         };
-        let Task::Fetching { live, delays, .. } = turn.case.task.state.clone() else {
+        let Task::Fetching { live, delays, not_before } = turn.case.task.state.clone() else {
             return Err(Declined::stale(format!("the task is {}", turn.case.task.state.state().name())));
         };
         match fetched {
@@ -63,6 +64,8 @@ impl ProcessManager for FetchOutput {
                 let asset = AssetId::of(live.attempt(), "video");
                 turn.task(task::Command::StoreVideo(Video { asset, object }))?;
             }
+            // Another fetch of the same output, begun meanwhile, has put it off already.
+            Fetched::NotNow { .. } if not_before > turn.now => return Err(Declined::stale("already put off")),
             Fetched::NotNow { cause } if delays >= turn.policy.max_fetch_delays => {
                 fail(turn, "output_unavailable", format!("the output could not be fetched: {cause}"))?;
             }

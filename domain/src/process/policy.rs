@@ -78,6 +78,25 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// Refuses rules under which a promise could not be kept.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn check(&self) -> Result<(), String> {
+        let rules = [
+            (self.submit_timeout_ms >= 1_000, "policy.submit_timeout_ms must be at least 1000"),
+            (
+                self.lease_margin_ms >= 2_500,
+                "policy.lease_margin_ms must be at least 2500: a create call may end 2 s late",
+            ),
+            (self.absences_needed >= 1, "policy.absences_needed must be at least 1"),
+            (self.hold_percent >= 100, "policy.hold_percent must be at least 100: what is not held is not charged"),
+            (self.backoff_base_ms >= 1, "policy.backoff_base_ms must be at least 1"),
+            (self.poll_first_ms >= 1, "policy.poll_first_ms must be at least 1"),
+        ];
+        rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, rule)| Err((*rule).to_owned()))
+    }
+
     /// `min(cap, base * 2^n)` plus up to a quarter of that. The spread comes from `salt`, not from chance: the same step of
     /// the same attempt always waits the same time, so that a history can be replayed.
     #[must_use]

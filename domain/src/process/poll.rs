@@ -22,8 +22,13 @@ impl ProcessManager for PollProvider {
         let Message::PollDue(due) = message else {
             return Err(Declined::stale("not a poll"));
         };
-        let Attempt::Running { job, next_poll_at, .. } = turn.case.attempt.state.clone() else {
-            return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
+        let (job, next_poll_at) = match turn.case.attempt.state.clone() {
+            Attempt::Running { job, next_poll_at, .. } => (job, next_poll_at),
+            // The process that gave it up died before it asked the provider to cancel: the job must not go on costing money.
+            Attempt::GivenUp { job: Some(job), .. } if due.version + 1 == turn.case.attempt.version => {
+                return Ok(Next::Call(Call::Cancel { job }));
+            }
+            other => return Err(Declined::stale(format!("the attempt is {}", other.state().name()))),
         };
         if due.version != turn.case.attempt.version {
             return Err(Declined::stale("a later wake-up exists"));

@@ -2,7 +2,7 @@
 
 use super::poll::conclude_poll;
 use super::submit::{accept, lose_answer, put_off};
-use super::turn::{Declined, Turn};
+use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
 use crate::attempt::{self, Attempt};
 use crate::message::Message;
@@ -27,9 +27,12 @@ impl ProcessManager for Reconcile {
         };
         match turn.case.attempt.state.clone() {
             Attempt::Unclear { next_lookup_at, .. } if next_lookup_at > turn.now => {
-                Err(Declined::early("its own wake-up will come"))
+                let newest = matches!(message, Message::ReconcileDue(due) if due.version == turn.case.attempt.version);
+                too_early(message, newest, next_lookup_at, turn)
             }
-            Attempt::Unclear { core, .. } => Ok(Next::Call(Call::Find { attempt: core.id() })),
+            Attempt::Unclear { core, lookups, .. } => {
+                Ok(Next::Call(Call::Find { attempt: core.id(), round: core.round, lookup: lookups }))
+            }
             Attempt::Submitting { give_up_at, .. } if give_up_at > turn.now => {
                 turn.rearm(message.clone(), give_up_at);
                 Ok(Next::Done)
@@ -50,7 +53,7 @@ impl ProcessManager for Reconcile {
 
     fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match (call, answer) {
-            (Call::Find { .. }, Answer::Found(found)) => conclude_find(found, turn),
+            (Call::Find { round, lookup, .. }, Answer::Found(found)) => conclude_find((*round, *lookup), found, turn),
             (Call::Cancel { job }, Answer::CancelAsked(asked)) => conclude_cancel(job, asked, turn),
             (Call::Poll { job }, Answer::Polled(polled)) => match conclude_poll(job, polled, turn)? {
                 // The cancel has just been asked for: the next poll asks again if it was lost.
@@ -62,10 +65,14 @@ impl ProcessManager for Reconcile {
     }
 }
 
-fn conclude_find(found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
     let Attempt::Unclear { core, since, lookups, absences, .. } = turn.case.attempt.state.clone() else {
         return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
     };
+    // Two look-ups at the same moment say "absent" once, and one of an earlier round says nothing about this one.
+    if !matches!(found, Found::Job { .. }) && asked != (core.round, lookups) {
+        return Err(Declined::stale("an older look-up"));
+    }
     match found {
         Found::Job { job } => {
             accept(turn, job)?;

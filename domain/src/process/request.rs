@@ -41,7 +41,7 @@ pub fn grant(turn: &mut Turn<'_>, key: String, amount: Credits) -> Result<(), Re
 /// # Errors
 /// The task is not in a state that an operator may end.
 pub fn resolve_failed(turn: &mut Turn<'_>, by: &str) -> Result<(), Refusal> {
-    if !matches!(turn.case.task.state, Task::ManualReview(_) | Task::Absent) {
+    if !matches!(turn.case.task.state, Task::ManualReview { .. } | Task::Absent) {
         return Err(Refusal {
             aggregate: "task",
             state: turn.case.task.state.state().name(),

@@ -4,7 +4,7 @@
 //! facts. A redelivered message goes on from where they are: never begun, then begin; begun and unanswered, then the answer
 //! is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
 
-use super::turn::{Declined, Turn};
+use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
 use crate::attempt::{self, Attempt};
 use crate::id::AttemptId;
@@ -22,7 +22,7 @@ impl ProcessManager for SubmitTask {
         "cg.scheduler.submit.v1"
     }
 
-    fn react(&self, _message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    fn react(&self, message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match turn.case.task.state.clone() {
             Task::Queued(order) => {
                 turn.task(task::Command::BeginSubmission { attempt_no: 1 })?;
@@ -31,7 +31,9 @@ impl ProcessManager for SubmitTask {
             }
             Task::WaitingRetry { live, retry_at, .. } => {
                 if retry_at > turn.now {
-                    return Err(Declined::early("the retry is not due, its own wake-up will come"));
+                    let newest =
+                        matches!(message, Message::SubmitDue(due) if due.task_version == turn.case.task.version);
+                    return too_early(message, newest, retry_at, turn);
                 }
                 if turn.now >= live.order.give_up_at {
                     return give_up_waiting(turn);
@@ -99,7 +101,10 @@ pub(super) fn accept(turn: &mut Turn<'_>, job: String) -> Result<(), Declined> {
         turn.attempt(attempt::Command::RecordOrphan { job })?;
         return Ok(());
     }
-    if matches!(turn.case.task.state, Task::Submitting(_) | Task::Reconciling(_) | Task::ManualReview(_)) {
+    if matches!(
+        turn.case.task.state,
+        Task::Submitting(_) | Task::WaitingRetry { .. } | Task::Reconciling(_) | Task::ManualReview { .. }
+    ) {
         turn.task(task::Command::Accept)?;
     }
     Ok(())

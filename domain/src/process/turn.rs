@@ -185,12 +185,6 @@ impl<'a> Turn<'a> {
         self.announcements.push(Announcement { origin: Origin::Rearmed, message, deliver_at: Some(at) });
     }
 
-    /// The number of the task's current attempt, 1 before there is one.
-    #[must_use]
-    pub fn attempt_no(&self) -> u32 {
-        self.case.task.state.live().map_or(1, |live| live.attempt_no)
-    }
-
     fn task_id_for(&self, command: &task::Command) -> Option<TaskId> {
         match command {
             task::Command::Submit(order) => Some(order.task),
@@ -260,12 +254,31 @@ impl<'a> Turn<'a> {
             | It::Succeeded { .. }
             | It::Failed { .. }
             | It::Canceled {}
-            | It::GivenUp { .. }
-            | It::OrphanRecorded { .. } => return,
+            | It::GivenUp { .. } => return,
+            // It raises the version, and with it overtakes the wake-up that the running job waits for.
+            It::OrphanRecorded { .. } => match &self.case.attempt.state {
+                Attempt::Running { next_poll_at, .. } => (Message::PollDue(about), *next_poll_at),
+                _ => return,
+            },
         };
         let origin = Origin::Event { stream: StreamId::attempt(id), version };
         self.announcements.push(Announcement { origin, message, deliver_at: Some(at) });
     }
+}
+
+/// A wake-up that came before its time. The newest one is set again: it is the only one for that time, and without another
+/// nobody would come back. Older ones have been overtaken.
+pub(super) fn too_early(
+    message: &Message,
+    newest: bool,
+    due: Timestamp,
+    turn: &mut Turn<'_>,
+) -> Result<super::Next, Declined> {
+    if !newest {
+        return Err(Declined::early("its own wake-up will come"));
+    }
+    turn.rearm(message.clone(), due);
+    Ok(super::Next::Done)
 }
 
 fn nothing_there(aggregate: &'static str, command: &'static str) -> Refusal {

@@ -31,9 +31,10 @@ impl Aggregate for Task {
                 self.retry(live, *retry_at, attempt_no, now)?
             }
 
-            (Self::Submitting(_) | Self::Reconciling(_) | Self::ManualReview(_), Command::Accept) => {
-                Decision::one(Event::Accepted {})
-            }
+            (
+                Self::Submitting(_) | Self::WaitingRetry { .. } | Self::Reconciling(_) | Self::ManualReview { .. },
+                Command::Accept,
+            ) => Decision::one(Event::Accepted {}),
             (Self::ProviderRunning(_), Command::Accept) => AlreadySo,
 
             (Self::Submitting(_) | Self::Reconciling(_), Command::Defer { retry_at, reason }) => {
@@ -64,7 +65,7 @@ impl Aggregate for Task {
                 | Self::ProviderRunning(_)
                 | Self::Fetching { .. }
                 | Self::MediaProcessing { .. }
-                | Self::ManualReview(_),
+                | Self::ManualReview { .. },
                 Command::Fail { class, code, message },
             ) => Decision::one(Event::Failed { class, code, message }),
             (Self::Failed { class: known, .. }, Command::Fail { class, .. }) if *known == class => AlreadySo,
@@ -78,7 +79,7 @@ impl Aggregate for Task {
             (Self::CancelReconciling(_) | Self::Canceled(_) | Self::CanceledWithOutput(_), Command::Cancel { .. })
             | (Self::Canceled(_), Command::ConfirmCancel)
             | (Self::CanceledWithOutput(_), Command::DiscardOutput)
-            | (Self::ManualReview(_), Command::AskPerson { .. }) => AlreadySo,
+            | (Self::ManualReview { .. }, Command::AskPerson { .. }) => AlreadySo,
 
             (Self::CancelReconciling(_), Command::ConfirmCancel) => {
                 Decision::one(Event::Canceled { by: String::new() })

@@ -15,9 +15,14 @@ impl Task {
             (Self::WaitingRetry { live, .. }, Event::SubmissionBegun { attempt_no }) => {
                 Self::Submitting(Live { attempt_no: *attempt_no, ..live })
             }
-            (Self::Submitting(live) | Self::Reconciling(live) | Self::ManualReview(live), Event::Accepted {}) => {
-                Self::ProviderRunning(live)
-            }
+            (
+                Self::Submitting(live)
+                | Self::WaitingRetry { live, .. }
+                | Self::Reconciling(live)
+                | Self::ManualReview { live, canceling: false },
+                Event::Accepted {},
+            ) => Self::ProviderRunning(live),
+            (Self::ManualReview { live, canceling: true }, Event::Accepted {}) => Self::CancelReconciling(live),
             (Self::Submitting(live) | Self::Reconciling(live), Event::Deferred { retry_at, .. }) => {
                 Self::WaitingRetry { live, retry_at: *retry_at }
             }
@@ -41,7 +46,7 @@ impl Task {
                 | Self::ProviderRunning(live)
                 | Self::Fetching { live, .. }
                 | Self::MediaProcessing { live, .. }
-                | Self::ManualReview(live),
+                | Self::ManualReview { live, .. },
                 Event::Failed { class, .. },
             ) => Self::Failed { order: live.order, class: *class },
             (
@@ -53,8 +58,9 @@ impl Task {
                 Self::Canceled(live.order)
             }
             (Self::CancelReconciling(live), Event::CanceledWithOutput {}) => Self::CanceledWithOutput(live.order),
-            (Self::Reconciling(live) | Self::CancelReconciling(live), Event::ReviewRequested { .. }) => {
-                Self::ManualReview(live)
+            (Self::Reconciling(live), Event::ReviewRequested { .. }) => Self::ManualReview { live, canceling: false },
+            (Self::CancelReconciling(live), Event::ReviewRequested { .. }) => {
+                Self::ManualReview { live, canceling: true }
             }
             _ => return Err(misfit),
         })

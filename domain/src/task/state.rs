@@ -104,7 +104,12 @@ pub enum Task {
         since: Timestamp,
     },
     /// The outcome is beyond what the machine may decide; a person has been asked. The hold stays.
-    ManualReview(Live),
+    ManualReview {
+        /// The task.
+        live: Live,
+        /// Whether the user wants it cancelled.
+        canceling: bool,
+    },
     /// End: the video is ready.
     Succeeded {
         /// The task.
@@ -181,7 +186,7 @@ impl Task {
             Self::CancelReconciling(_) => State::CancelReconciling,
             Self::Fetching { .. } => State::Fetching,
             Self::MediaProcessing { .. } => State::MediaProcessing,
-            Self::ManualReview(_) => State::ManualReview,
+            Self::ManualReview { .. } => State::ManualReview,
             Self::Succeeded { .. } => State::Succeeded,
             Self::Failed { .. } => State::Failed,
             Self::Canceled(_) => State::Canceled,
@@ -205,7 +210,7 @@ impl Task {
             | Self::CancelReconciling(live)
             | Self::Fetching { live, .. }
             | Self::MediaProcessing { live, .. }
-            | Self::ManualReview(live)
+            | Self::ManualReview { live, .. }
             | Self::Succeeded { live, .. } => Some(&live.order),
         }
     }
@@ -221,7 +226,7 @@ impl Task {
             | Self::CancelReconciling(live)
             | Self::Fetching { live, .. }
             | Self::MediaProcessing { live, .. }
-            | Self::ManualReview(live)
+            | Self::ManualReview { live, .. }
             | Self::Succeeded { live, .. } => Some(live),
             Self::Absent | Self::Queued(_) | Self::Failed { .. } | Self::Canceled(_) | Self::CanceledWithOutput(_) => {
                 None

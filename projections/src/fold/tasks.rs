@@ -9,8 +9,10 @@ use sqlx::PgConnection;
 // How long after an event a task that hears nothing counts as stalled. Where the event itself names a time, that counts.
 const QUEUED_SECONDS: u64 = 30;
 const SUBMITTING_SECONDS: u64 = 60;
-const FETCHING_SECONDS: u64 = 60;
-const PROCESSING_SECONDS: u64 = 120;
+/// Longer than a fetch may take (`limits.transfer_seconds`, twice): one that runs well is not begun again beside itself.
+const FETCHING_SECONDS: u64 = 300;
+/// Longer than probing and the thumbnail may take together.
+const PROCESSING_SECONDS: u64 = 600;
 const CANCELING_SECONDS: u64 = 10;
 const SETTLING_SECONDS: u64 = 30;
 
@@ -37,6 +39,8 @@ impl Wake {
 /// What an event changes in a task's row.
 struct Change<'a> {
     state: State,
+    /// The state instead, where the user wants the task cancelled.
+    if_canceled: Option<State>,
     wake: Wake,
     attempt_no: Option<u32>,
     charge: Option<i64>,
@@ -47,7 +51,16 @@ struct Change<'a> {
 
 impl Change<'_> {
     const fn to(state: State, wake: Wake) -> Self {
-        Self { state, wake, attempt_no: None, charge: None, error: None, review_reason: None, canceled_by: None }
+        Self {
+            state,
+            if_canceled: None,
+            wake,
+            attempt_no: None,
+            charge: None,
+            error: None,
+            review_reason: None,
+            canceled_by: None,
+        }
     }
 }
 
@@ -67,11 +80,16 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
         Event::SubmissionBegun { attempt_no } => {
             Change { attempt_no: Some(*attempt_no), ..Change::to(State::Submitting, after(SUBMITTING_SECONDS)) }
         }
-        Event::Accepted {} => Change::to(State::ProviderRunning, Wake::Keep),
+        // After a review, a cancel that was asked for before it goes on.
+        Event::Accepted {} => {
+            Change { if_canceled: Some(State::CancelReconciling), ..Change::to(State::ProviderRunning, Wake::Keep) }
+        }
         Event::Deferred { retry_at, .. } => Change::to(State::WaitingRetry, Wake::At(*retry_at)),
         Event::TrackLost {} => Change::to(State::Reconciling, Wake::Keep),
         Event::FetchBegun { at } => Change::to(State::Fetching, Wake::At(*at + seconds(FETCHING_SECONDS))),
-        Event::FetchDelayed { retry_at, .. } => Change::to(State::Fetching, Wake::At(*retry_at)),
+        Event::FetchDelayed { retry_at, .. } => {
+            Change::to(State::Fetching, Wake::At(*retry_at + seconds(FETCHING_SECONDS)))
+        }
         Event::VideoStored { at, .. } => {
             Change::to(State::MediaProcessing, Wake::At(*at + seconds(PROCESSING_SECONDS)))
         }
@@ -127,7 +145,7 @@ async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> R
     let updated = sqlx::query(
         "/* fold.task_changed */
          UPDATE read_tasks
-            SET version = $2, state = $3, wake_at = CASE WHEN $4 THEN wake_at ELSE $5 END,
+            SET version = $2, state = CASE WHEN canceled_by IS NULL THEN $3 ELSE coalesce($16, $3) END, wake_at = CASE WHEN $4 THEN wake_at ELSE $5 END,
                 attempt_no = coalesce($6, attempt_no), charge = coalesce($7, charge),
                 error_class = coalesce($8, error_class), error_code = coalesce($9, error_code),
                 error_message = coalesce($10, error_message), review_reason = $11,
@@ -150,6 +168,7 @@ async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> R
     .bind(at.recorded_at)
     .bind(change.state.is_terminal())
     .bind(at.position)
+    .bind(change.if_canceled.map(State::name))
     .execute(connection)
     .await?;
     one(updated.rows_affected(), FoldCause::OutOfOrder)

@@ -5,20 +5,28 @@ use crate::ports::{CreateOrder, GenerationRequest};
 use domain::id::AttemptId;
 use domain::outcome::{Created, FaultClass, ProviderFault};
 use domain::task::Order;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Outside {
     pub(super) async fn create(&self, attempt: AttemptId, timeout: Duration, order: &Order) -> Created {
         let Some(provider) = self.provider(order) else {
             return Created::NotSent { cause: "the provider is not configured".to_owned() };
         };
-        let request = match self.request(order).await {
-            Ok(request) => request,
-            Err(created) => return created,
+        // One budget for preparing and asking: past it others may take the answer for lost, and nothing may leave any more.
+        let started = Instant::now();
+        let too_slow = || Created::NotSent { cause: "preparing the request took too long".to_owned() };
+        let request = match tokio::time::timeout(timeout, self.request(order)).await {
+            Ok(Ok(request)) => request,
+            Ok(Err(created)) => return created,
+            Err(_) => return too_slow(),
         };
-        let create = CreateOrder { attempt, request, timeout };
+        let left = timeout.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return too_slow();
+        }
+        let create = CreateOrder { attempt, request, timeout: left };
         // The adapter keeps the time itself; this is for one that does not.
-        let patience = timeout + Duration::from_secs(2);
+        let patience = left + Duration::from_secs(2);
         tokio::time::timeout(patience, provider.create(&create))
             .await
             .unwrap_or_else(|_| Created::Unknown { cause: "no answer in time".to_owned() })

@@ -36,7 +36,7 @@ impl Default for CallLimits {
         Self {
             max_video_bytes: 2 << 30,
             max_thumbnail_bytes: 8 << 20,
-            transfer_seconds: 600,
+            transfer_seconds: 120,
             image_link_seconds: 3_600,
             ask_seconds: 30,
         }
@@ -75,7 +75,7 @@ impl Outside {
     async fn answer(&self, call: &Call, order: &Order) -> Answer {
         match call {
             Call::Create { attempt, timeout, .. } => Answer::Created(self.create(*attempt, *timeout, order).await),
-            Call::Find { attempt } => Answer::Found(self.find(*attempt, order).await),
+            Call::Find { attempt, .. } => Answer::Found(self.find(*attempt, order).await),
             Call::Poll { job } => Answer::Polled(self.poll(job, order).await),
             Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, order).await),
             Call::Fetch { job, key } => Answer::Fetched(self.fetch(job, key, order).await),

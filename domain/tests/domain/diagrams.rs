@@ -1,4 +1,4 @@
-//! The diagrams in the README are the tables. Write them anew with `BLESS=1 cargo test -p domain --test diagrams`.
+//! The diagrams in the README are the tables. Write them anew with `BLESS=1 cargo test -p domain diagrams`.
 
 use domain::diagram::{account_rows, attempt_rows, mermaid, task_rows};
 

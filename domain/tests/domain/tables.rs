@@ -1,8 +1,7 @@
 //! Each transition table, both ways: every step that `decide` records is a row, every row is reached, and without a row every
 //! input is refused as "not from this state".
 
-mod support;
-
+use super::support;
 use domain::aggregate::{Aggregate, Decision, NOT_FROM_THIS_STATE, Row};
 use domain::attempt::Attempt;
 use domain::ledger::Account;

@@ -1,8 +1,7 @@
 //! For any sequence of commands: no panic, terminal stays terminal, folding at once equals folding step by step, a repeated
 //! command records nothing, credits are conserved and never negative.
 
-mod support;
-
+use super::support;
 use domain::aggregate::{Aggregate, Decision};
 use domain::attempt::Attempt;
 use domain::id::TaskId;

@@ -1,8 +1,7 @@
 //! Golden files: `golden/<name>.v<version>.json` holds a body of every event ever written. Files are only ever added.
-//! `BLESS=1 cargo test -p domain --test golden` writes the missing ones.
+//! `BLESS=1 cargo test -p domain golden` writes the missing ones.
 
-mod support;
-
+use super::support;
 use domain::aggregate::{Aggregate, Decision};
 use domain::attempt::Attempt;
 use domain::ledger::Account;
