@@ -62,6 +62,18 @@ end_to_end() {
     DEV_BROKER=$broker cargo test -p tests "${arguments[@]}"
 }
 
+# Both at once: each has a system of its own, and waits more than it works.
+end_to_end_on_both() {
+    local log=$TEST_ROOT/embedded.log embedded status=0
+    end_to_end embedded >"$log" 2>&1 &
+    embedded=$!
+    end_to_end apache || status=$?
+    wait "$embedded" || status=$?
+    printf '\n---- on the embedded broker\n'
+    cat "$log"
+    return "$status"
+}
+
 other_tests() {
     local target arguments=(--lib --bins)
     for target in $(test_targets other); do arguments+=(--test "$target"); done
@@ -99,7 +111,6 @@ run_tests() {
     step "unit, database and broker tests" cargo test --workspace --exclude tests --lib --bins --tests
     step "models, faults and repository rules" other_tests
     if [[ $FAST == no ]]; then
-        step "end to end, embedded broker" end_to_end embedded
-        step "end to end, Apache RocketMQ" end_to_end apache
+        step "end to end, on the embedded broker and on Apache RocketMQ" end_to_end_on_both
     fi
 }

@@ -58,6 +58,8 @@ impl Supervisor {
     async fn run(mut self, grace: Duration) -> anyhow::Result<()> {
         let mut result = Ok(());
         tokio::select! {
+            // Looked at first: a part that ends because it was told to has not ended by itself.
+            biased;
             () = self.stop.cancelled() => tracing::info!("stopping: nothing new is taken"),
             ended = self.tasks.join_next() => result = judge(ended),
         }
