@@ -97,7 +97,15 @@ impl Drop for TestDatabase {
             runtime.block_on(async move {
                 let mut admin = server.connect().await.ok()?;
                 let drop_it = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-                sqlx::query(AssertSqlSafe(drop_it)).execute(&mut admin).await.ok()
+                // A worker of autovacuum may be in it just then: it can not be sent away, but it soon leaves.
+                for _ in 0..50 {
+                    let dropped = sqlx::query(AssertSqlSafe(drop_it.clone())).execute(&mut admin).await;
+                    if dropped.is_ok() {
+                        return Some(());
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                }
+                None
             })
         })
         .join();

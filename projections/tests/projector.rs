@@ -1,5 +1,7 @@
 //! The projector against a real database: what it must never skip, and what it must never wait for.
 
+#![expect(clippy::disallowed_methods, reason = "a test ends what it starts, and sees how it ended")]
+
 mod support;
 
 use anyhow::{Context, Result, ensure};

@@ -212,9 +212,13 @@ async fn roles_decide_who_may_do_what() -> Result<()> {
     assert_eq!(code(&world.post(None, &[], body.clone()).await?.json()?), "UNAUTHENTICATED");
     let invalid = world.post(Some("not.a.token"), &[], body).await?;
     assert_eq!((invalid.status, code(&invalid.json()?)), (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"));
+    // Only a task that a person was asked about is resolved by hand.
+    let early = world.ask(&world.operator()?, resolve, json!({"id": task})).await?;
+    assert_eq!(early["data"]["resolveTask"]["refusal"]["code"], "NOT_IN_REVIEW", "{early}");
     // An operator's command on somebody else's task is that tenant's fact.
-    let resolved = world.ask(&world.operator()?, resolve, json!({"id": task})).await?;
-    assert_eq!(resolved["data"]["resolveTask"]["version"], 2, "{resolved}");
+    let cancel = "mutation($id: ID!) { cancelTask(taskId: $id) { version refusal { code } } }";
+    let canceled = world.ask(&world.operator()?, cancel, json!({"id": task})).await?;
+    assert_eq!(canceled["data"]["cancelTask"]["version"], 2, "{canceled}");
     assert_eq!(world.count("SELECT count(DISTINCT tenant_id) FROM events WHERE category = 'task'").await?, 1);
     let refused = world.ask(&world.operator()?, resolve, json!({"id": Uuid::new_v4()})).await?;
     assert_eq!(refused["data"]["resolveTask"]["refusal"]["code"], "NOT_FOUND");

@@ -90,9 +90,9 @@ fn judge(ended: Ended) -> anyhow::Result<()> {
 /// Configuration, a database that is not there or not migrated, or a role that ended by itself.
 pub async fn run(settings: &crate::Settings, roles: &[Role]) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
-    stop_on_signal(stop.clone())?;
-    let parts = Parts::open(settings, stop.clone()).await?;
-    let mut supervisor = Supervisor::new(stop);
+    let mut supervisor = Supervisor::new(stop.clone());
+    supervisor.watch("signals", stop_on_signal(stop.clone())?);
+    let parts = Parts::open(settings, stop).await?;
     for role in roles {
         match role {
             Role::Serve => serve::start(&mut supervisor, &parts, settings).await?,
@@ -107,19 +107,20 @@ pub async fn run(settings: &crate::Settings, roles: &[Role]) -> anyhow::Result<(
     result
 }
 
-fn stop_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
+/// Tells the process to stop when it is asked to.
+fn stop_on_signal(stop: CancellationToken) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can not be listened for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can not be listened for")?;
-    let listen = async move {
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = stop.cancelled() => {}
         }
         stop.cancel();
-    };
-    drop(tokio::task::spawn(listen));
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Tries `start` until it works or the process is told to stop; a part that is away for a while is waited for, and said so.

@@ -23,6 +23,10 @@ pub fn policy() -> Policy {
     Policy { settle_delay_ms: 1, poll_first_ms: 1, poll_cap_ms: 1, backoff_base_ms: 1, ..Policy::default() }
 }
 
+fn machine_time() -> domain::time::Timestamp {
+    std::time::SystemTime::now().into()
+}
+
 pub async fn database() -> Anyhow<TestDatabase> {
     Ok(TestDatabase::with_policy(policy()).await?)
 }
@@ -51,7 +55,7 @@ pub async fn tenant_with(store: &Store, credits: i64) -> Anyhow<TenantId> {
 }
 
 pub async fn submitted(store: &Store, tenant: TenantId, key: Option<&str>) -> Result<Executed, ExecuteError> {
-    let now = chrono::Utc::now();
+    let now = machine_time();
     let task = TaskId(Uuid::new_v4());
     let order = Order {
         task,
@@ -160,7 +164,7 @@ pub fn fresh(tenant: TenantId, message: &Message) -> Anyhow<Delivery> {
         event_type: message.event_type().to_owned(),
         schema_version: message.schema_version(),
         producer: "test".to_owned(),
-        occurred_at: chrono::Utc::now(),
+        occurred_at: machine_time(),
         aggregate_type: "task".to_owned(),
         aggregate_id: message.task_id().0,
         tenant_id: tenant,

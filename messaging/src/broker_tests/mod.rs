@@ -332,15 +332,14 @@ async fn a_killed_broker_keeps_what_it_confirmed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_publisher_is_shared_by_many_senders() -> Result<()> {
     let fixture = Fixture::new("sh").await?;
-    let sends: Vec<_> = (0..64)
-        .map(|number| {
-            let publisher = Arc::clone(&fixture.publisher);
-            tokio::spawn(async move { publisher.send(message(Topic::AssetFetch, &number.to_string())).await })
-        })
-        .collect();
+    let mut sends = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let publisher = Arc::clone(&fixture.publisher);
+        sends.spawn(async move { publisher.send(message(Topic::AssetFetch, &number.to_string())).await });
+    }
     let mut places = HashSet::new();
-    for send in sends {
-        let receipt = send.await??;
+    while let Some(send) = sends.join_next().await {
+        let receipt = send??;
         places.insert((receipt.queue, receipt.offset));
     }
     assert_eq!(places.len(), 64, "every message has a place of its own");

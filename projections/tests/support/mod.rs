@@ -1,4 +1,6 @@
 //! What the tests of this crate share: a database of their own, a broker in memory, and rows to begin with.
+
+#![expect(clippy::disallowed_methods, reason = "a test ends what it starts, and sees how it ended")]
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod world;
@@ -33,12 +35,26 @@ where
     run(&mut admin, format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
     let pool = PgPoolOptions::new().max_connections(20).connect_with(options.database(&name)).await?;
     eventstore::MIGRATOR.run(&pool).await?;
-    let ended = tokio::spawn(test(pool.clone())).await;
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(test(pool.clone()));
+    let ended = running.join_next().await.context("a test was started")?;
     tokio::time::timeout(Duration::from_secs(2), pool.close()).await.ok();
-    run(&mut admin, format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+    drop_database(&mut admin, &name).await?;
     match ended {
         Ok(result) => result,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// A worker of autovacuum may be in it just then; it belongs to the superuser and can not be sent away, but it soon leaves.
+async fn drop_database(admin: &mut PgConnection, name: &str) -> Result<()> {
+    let mut tries = 0;
+    loop {
+        match run(admin, format!("DROP DATABASE {name} WITH (FORCE)")).await {
+            Err(_) if tries < 50 => tries += 1,
+            other => return other,
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

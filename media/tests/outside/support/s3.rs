@@ -1,5 +1,7 @@
 //! As much of the S3 protocol as the store uses, in memory, with answers that get lost on demand.
 
+#![expect(clippy::disallowed_methods, reason = "a test ends what it starts, and sees how it ended")]
+
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};

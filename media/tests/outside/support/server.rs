@@ -1,5 +1,7 @@
 //! A server that sends exactly the bytes it was told, with the pauses it was told, and counts who came.
 
+#![expect(clippy::disallowed_methods, reason = "a test ends what it starts, and sees how it ended")]
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
