@@ -149,7 +149,7 @@ pub async fn backlog(stack: &Stack) -> anyhow::Result<()> {
 }
 
 async fn none_left(stack: &Stack, query: &'static str, marker: Uuid, total: i64) -> anyhow::Result<()> {
-    eventually(Duration::from_secs(240), async || {
+    eventually(Duration::from_secs(420), async || {
         let query = sqlx::query_scalar(query).bind(marker);
         let query = if total > 0 { query.bind(total) } else { query };
         let left: i64 = query.fetch_one(stack.pool()).await?;

@@ -123,7 +123,7 @@ async fn on(broker: Broker, run: &mut Run) {
         run.scenario(&name("pairs::fifty_tasks_two_of_every_role"), 12 * minute, chaos::two_of_every_role(&stack))
             .await;
         run.scenario(&name("pairs::stop_with_work_in_flight"), 4 * minute, shutdown::with_work_in_flight(&stack)).await;
-        run.scenario(&name("pairs::backlog_of_twenty_thousand"), 8 * minute, facts::backlog(&stack)).await;
+        run.scenario(&name("pairs::backlog_of_twenty_thousand"), 15 * minute, facts::backlog(&stack)).await;
         finished(stack, run, before).await;
     }
 }
