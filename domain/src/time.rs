@@ -1,15 +1,9 @@
 //! Instants. The domain never reads a clock: `now` comes in with every command.
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 /// An instant in UTC with microseconds, the precision that PostgreSQL stores.
 pub type Timestamp = DateTime<Utc>;
-
-/// Cuts an instant to microseconds, so that the value in memory equals the value that is read back from the database.
-#[must_use]
-pub fn stored_precision(instant: Timestamp) -> Timestamp {
-    instant.duration_trunc(TimeDelta::microseconds(1)).unwrap_or(instant)
-}
 
 /// Seconds as a `TimeDelta`; values beyond what an instant can carry are cut to 100 years.
 #[must_use]

@@ -53,19 +53,6 @@ pub enum Outcome {
     Parked,
 }
 
-impl Outcome {
-    /// The word stored as the inbox row's result code.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Done => "applied",
-            Self::Duplicate => "duplicate",
-            Self::Declined => "declined",
-            Self::Parked => "parked",
-        }
-    }
-}
-
 /// The message must come again: it is *not* acknowledged.
 #[derive(Debug, thiserror::Error)]
 pub enum Again {

@@ -33,11 +33,7 @@ pub async fn one_process(stack: &Stack) -> anyhow::Result<()> {
     let killing = async {
         for kill in 0..KILLS {
             sleep_some(300, 2500).await;
-            match kill {
-                7 => restart(stack, "broker").await?,
-                13 => restart(stack, "postgres").await?,
-                _ => {}
-            }
+            restart_a_part(stack, kill).await?;
             restart(stack, "service").await?;
         }
         anyhow::Ok(())
@@ -69,11 +65,7 @@ pub async fn two_of_every_role(stack: &Stack) -> anyhow::Result<()> {
     let killing = async {
         for kill in 0..KILLS {
             sleep_some(300, 2500).await;
-            match kill {
-                7 => restart(stack, "broker").await?,
-                13 => restart(stack, "postgres").await?,
-                _ => {}
-            }
+            restart_a_part(stack, kill).await?;
             let index = rand::rng().random_range(0..processes.len());
             processes[index].kill().await?;
             sleep_some(100, 1000).await;
@@ -104,6 +96,15 @@ async fn submit_all(user: &User) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(tasks)
+}
+
+/// On the way, the broker is killed once and PostgreSQL once.
+async fn restart_a_part(stack: &Stack, kill: usize) -> anyhow::Result<()> {
+    match kill {
+        7 => restart(stack, "broker").await,
+        13 => restart(stack, "postgres").await,
+        _ => Ok(()),
+    }
 }
 
 async fn restart(stack: &Stack, part: &str) -> anyhow::Result<()> {

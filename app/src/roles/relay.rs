@@ -2,7 +2,6 @@
 
 use super::{Parts, Supervisor, patiently};
 use crate::Settings;
-use domain::message::Topic;
 use futures_util::future::BoxFuture;
 use messaging::producer::{OutboundMessage as Outbound, Publisher as Producer, SendFailure};
 use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig, Retention, housekeep};
@@ -22,14 +21,10 @@ fn outbound(message: &OutboundMessage) -> Outbound {
         tag: message.tag.clone(),
         key: message.key.to_string(),
         order_key: message.order_key.to_string(),
-        deliver_at: message.deliver_at.filter(|_| delayed(message.topic)),
+        deliver_at: message.deliver_at.filter(|_| message.topic.is_delayed()),
         body: message.body.clone(),
         properties: vec![],
     }
-}
-
-const fn delayed(topic: Topic) -> bool {
-    topic.is_delayed()
 }
 
 fn failed(failure: &SendFailure) -> PublishFailure {

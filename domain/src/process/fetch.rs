@@ -79,7 +79,8 @@ impl ProcessManager for FetchOutput {
     }
 }
 
-fn fail(turn: &mut Turn<'_>, code: &str, message: String) -> Result<(), Declined> {
+/// Ends the task: the provider's output can not be had, or is of no use.
+pub(super) fn fail(turn: &mut Turn<'_>, code: &str, message: String) -> Result<(), Declined> {
     turn.task(task::Command::Fail { class: ErrorClass::Output, code: code.to_owned(), message })?;
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Probes a stored video and makes its thumbnail (group `cg.asset.postprocess.v1`); then the task has succeeded.
 
-use super::fetch::object_key;
+use super::fetch::{fail, object_key};
 use super::policy::charge;
 use super::turn::{Declined, Turn};
 use super::{Next, ProcessManager};
 use crate::message::Message;
 use crate::outcome::{Answer, Call, Processed};
-use crate::task::{self, ErrorClass, Task};
+use crate::task::{self, Task};
 use crate::time::seconds;
 
 /// See the module.
@@ -56,9 +56,4 @@ impl ProcessManager for ProcessMedia {
         }
         Ok(Next::Done)
     }
-}
-
-fn fail(turn: &mut Turn<'_>, code: &str, message: String) -> Result<(), Declined> {
-    turn.task(task::Command::Fail { class: ErrorClass::Output, code: code.to_owned(), message })?;
-    Ok(())
 }
