@@ -27,6 +27,19 @@ pub fn account_rows() -> Vec<NamedRow> {
     crate::ledger::TRANSITIONS.iter().map(|it| (it.from.name(), it.on.name(), it.to.name(), it.when)).collect()
 }
 
+/// The states of a table that nothing leads out of. A row that stays in its state (late news is recorded) leads nowhere.
+#[must_use]
+pub fn terminal(rows: &[NamedRow]) -> Vec<&'static str> {
+    let mut ends: Vec<&'static str> = vec![];
+    for (_, _, to, _) in rows {
+        let leaves = rows.iter().any(|(from, _, next, _)| from == to && next != to);
+        if !leaves && !ends.contains(to) {
+            ends.push(to);
+        }
+    }
+    ends
+}
+
 /// A Mermaid state diagram of a table.
 #[must_use]
 pub fn mermaid(rows: &[NamedRow]) -> String {
@@ -35,6 +48,9 @@ pub fn mermaid(rows: &[NamedRow]) -> String {
         let note = if when.is_empty() { String::new() } else { format!(" [{when}]") };
         // Writing to a string can not fail.
         let _ = writeln!(text, "    {from} --> {to}: {on}{note}");
+    }
+    for state in terminal(rows) {
+        let _ = writeln!(text, "    {state} --> [*]");
     }
     text
 }

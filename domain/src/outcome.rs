@@ -3,6 +3,7 @@
 //! "Nobody knows" is always a variant of its own, never an error that `?` could carry away.
 
 use crate::id::AttemptId;
+use crate::task::ExportSpec;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -195,6 +196,13 @@ pub enum Processed {
         /// The thumbnail.
         thumbnail: StoredObject,
     },
+    /// The video can be played, but its thumbnail could not be made this time.
+    Partial {
+        /// The probe.
+        probe: Probe,
+        /// A short cause.
+        cause: String,
+    },
     /// The file is not a video we can use.
     Corrupt {
         /// A short cause.
@@ -202,6 +210,25 @@ pub enum Processed {
     },
     /// The tool or the store could not do it this time.
     NotNow {
+        /// A short cause.
+        cause: String,
+    },
+}
+
+/// What came of rendering an export into the object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rendered {
+    /// It is stored, whole.
+    Stored(StoredObject),
+    /// The tool or the store could not do it this time.
+    NotNow {
+        /// A short cause.
+        cause: String,
+    },
+    /// It will not work however often it is tried.
+    Never {
+        /// A stable code.
+        code: &'static str,
         /// A short cause.
         cause: String,
     },
@@ -252,6 +279,30 @@ pub enum Call {
         /// The object key for the thumbnail.
         thumbnail_key: String,
     },
+    /// Render a stored video in another size.
+    Render {
+        /// The source's object key.
+        source_key: String,
+        /// The object key to store the result under.
+        key: String,
+        /// What is wanted.
+        spec: ExportSpec,
+    },
+}
+
+impl Call {
+    /// The attempt that the answer is about, where the call names one: by the time it comes, the task may be at another.
+    #[must_use]
+    pub const fn attempt_id(&self) -> Option<AttemptId> {
+        match self {
+            Self::Create { attempt, .. } | Self::Find { attempt, .. } => Some(*attempt),
+            Self::Poll { .. }
+            | Self::Cancel { .. }
+            | Self::Fetch { .. }
+            | Self::Process { .. }
+            | Self::Render { .. } => None,
+        }
+    }
 }
 
 /// The answer to a [`Call`].
@@ -269,4 +320,6 @@ pub enum Answer {
     Fetched(Fetched),
     /// To `Process`.
     Processed(Processed),
+    /// To `Render`.
+    Rendered(Rendered),
 }

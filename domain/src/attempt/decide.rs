@@ -27,14 +27,15 @@ impl Aggregate for Attempt {
                 }
                 Decision::one(Event::SubmissionBegun { round: core.round + 1, give_up_at })
             }
-            (Self::Submitting { .. } | Self::Unclear { .. }, Command::Accept { job, next_poll_at, give_up_at }) => {
-                Decision::one(Event::Accepted { job, next_poll_at, give_up_at })
-            }
-            (Self::Planned(core), Command::Accept { job, next_poll_at, give_up_at }) => {
+            (
+                Self::Submitting { .. } | Self::Unclear { .. },
+                Command::Accept { job, how, next_poll_at, give_up_at },
+            ) => Decision::one(Event::Accepted { job, how, next_poll_at, give_up_at }),
+            (Self::Planned(core), Command::Accept { job, how, next_poll_at, give_up_at }) => {
                 if core.round == 0 {
                     return Err(self.refuse(on, "never_submitted", "nothing has left for this attempt yet"));
                 }
-                Decision::one(Event::Accepted { job, next_poll_at, give_up_at })
+                Decision::one(Event::Accepted { job, how, next_poll_at, give_up_at })
             }
             (Self::Running { job: known, .. } | Self::Succeeded { job: known, .. }, Command::Accept { job, .. })
                 if *known == job =>

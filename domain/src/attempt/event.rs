@@ -4,9 +4,36 @@ use crate::id::TaskId;
 use crate::stored::{Upcaster, stored_events};
 use crate::task::ErrorClass;
 use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// Steps from older versions of these events' bodies. None yet: every event is at version 1.
-pub const UPCASTERS: &[Upcaster] = &[];
+/// Steps from older versions of these events' bodies.
+pub const UPCASTERS: &[Upcaster] = &[Upcaster { name: "attempt.accepted", from: 1, step: accepted_v2 }];
+
+/// Nothing was written down about how a job became known; nearly always it was the answer.
+fn accepted_v2(mut body: Value) -> Value {
+    if let Some(body) = body.as_object_mut() {
+        body.insert("how".to_owned(), Value::from("answer"));
+    }
+    body
+}
+
+/// How it became known that the provider has the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Heard {
+    /// From the answer to the create call.
+    Answer,
+    /// From a signed callback.
+    Callback,
+    /// From a look-up by our reference.
+    LookUp,
+    /// An operator named the job.
+    Operator {
+        /// Who.
+        by: String,
+    },
+}
 
 stored_events! {
     /// An attempt's events.
@@ -28,9 +55,11 @@ stored_events! {
             give_up_at: Timestamp,
         },
         /// The provider has the job.
-        Accepted = "attempt.accepted" v 1 {
+        Accepted = "attempt.accepted" v 2 {
             /// The provider's job id.
             job: String,
+            /// How that became known.
+            how: Heard,
             /// When to ask how it is doing.
             next_poll_at: Timestamp,
             /// When to stop waiting.

@@ -20,7 +20,7 @@ impl Attempt {
             }
             (
                 Self::Planned(core) | Self::Submitting { core, .. } | Self::Unclear { core, .. },
-                Event::Accepted { job, next_poll_at, give_up_at },
+                Event::Accepted { job, next_poll_at, give_up_at, .. },
             ) => Self::Running {
                 core,
                 job: job.clone(),

@@ -6,6 +6,6 @@ mod evolve;
 mod state;
 mod transitions;
 
-pub use event::{Event, UPCASTERS};
+pub use event::{Event, Heard, UPCASTERS};
 pub use state::{Attempt, Core, State};
 pub use transitions::{Command, On, TRANSITIONS};

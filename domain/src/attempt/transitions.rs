@@ -1,6 +1,6 @@
 //! What may be asked of an attempt, and the one table of legal transitions.
 
-use super::State;
+use super::{Heard, State};
 use crate::aggregate::{Row, named, row};
 use crate::id::TaskId;
 use crate::task::ErrorClass;
@@ -27,6 +27,8 @@ pub enum Command {
     Accept {
         /// The provider's job id.
         job: String,
+        /// How that became known.
+        how: Heard,
         /// When to ask how it is doing.
         next_poll_at: Timestamp,
         /// When to stop waiting.
@@ -152,7 +154,7 @@ pub const TRANSITIONS: &[Row<State, On>] = &[
     row(State::Absent, On::Plan, State::Planned, ""),
     row(State::Planned, On::BeginSubmission, State::Submitting, "the deadline is ahead"),
     row(State::Submitting, On::Accept, State::Running, ""),
-    row(State::Unclear, On::Accept, State::Running, "found at the provider, or it called back"),
+    row(State::Unclear, On::Accept, State::Running, "found at the provider, it called back, or a person says so"),
     row(State::Planned, On::Accept, State::Running, "it had been submitted, and was taken for not created"),
     row(State::Submitting, On::Defer, State::Planned, "nothing was created, in this round"),
     row(State::Unclear, On::Defer, State::Planned, "known absent at the provider, in this round"),

@@ -21,6 +21,12 @@ pub enum Topic {
     AssetFetchDelay,
     /// Probing and thumbnails.
     AssetPostprocess,
+    /// Delayed wake-ups of probing and thumbnails.
+    AssetPostprocessDelay,
+    /// Exports to be rendered.
+    RenderExport,
+    /// Delayed wake-ups of renders that could not be done.
+    RenderExportDelay,
     /// Settling or releasing a task's hold.
     BillingSettle,
     /// News for people; may lag or be lost without harm to a task.
@@ -31,7 +37,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::GenerationSubmit,
         Self::GenerationSubmitDelay,
         Self::GenerationPollDelay,
@@ -39,6 +45,9 @@ impl Topic {
         Self::AssetFetch,
         Self::AssetFetchDelay,
         Self::AssetPostprocess,
+        Self::AssetPostprocessDelay,
+        Self::RenderExport,
+        Self::RenderExportDelay,
         Self::BillingSettle,
         Self::NotificationEvent,
         Self::CompensationReconcileDelay,
@@ -55,6 +64,9 @@ impl Topic {
             Self::AssetFetch => "asset.fetch",
             Self::AssetFetchDelay => "asset.fetch.delay",
             Self::AssetPostprocess => "asset.postprocess",
+            Self::AssetPostprocessDelay => "asset.postprocess.delay",
+            Self::RenderExport => "render.export",
+            Self::RenderExportDelay => "render.export.delay",
             Self::BillingSettle => "billing.settle",
             Self::NotificationEvent => "notification.event",
             Self::CompensationReconcileDelay => "compensation.reconcile.delay",
@@ -69,6 +81,8 @@ impl Topic {
             Self::GenerationSubmitDelay
                 | Self::GenerationPollDelay
                 | Self::AssetFetchDelay
+                | Self::AssetPostprocessDelay
+                | Self::RenderExportDelay
                 | Self::CompensationReconcileDelay
         )
     }
@@ -97,6 +111,12 @@ pub enum Message {
     FetchDue(AttemptRef),
     /// The output is in the object store: probe it and make a thumbnail.
     PostprocessRequested(AttemptRef),
+    /// An export's video is in the object store, or a thumbnail is still missing: probe it and make a thumbnail.
+    PostprocessDue(TaskRef),
+    /// Render this export (the first time).
+    RenderRequested(TaskRef),
+    /// A render that was put off may try again.
+    RenderDue(TaskRef),
     /// The task has ended: settle or release its hold.
     SettleRequested(TaskRef),
     /// The task's state has changed.
@@ -149,6 +169,9 @@ impl Message {
             Self::FetchRequested(_) => "asset.fetch.requested",
             Self::FetchDue(_) => "asset.fetch.due",
             Self::PostprocessRequested(_) => "asset.postprocess.requested",
+            Self::PostprocessDue(_) => "asset.postprocess.due",
+            Self::RenderRequested(_) => "render.export.requested",
+            Self::RenderDue(_) => "render.export.due",
             Self::SettleRequested(_) => "billing.settle.requested",
             Self::StateChanged(_) => "task.state.changed",
             Self::ReconcileDue(_) => "task.reconcile.due",
@@ -172,6 +195,9 @@ impl Message {
             Self::FetchRequested(_) => Topic::AssetFetch,
             Self::FetchDue(_) => Topic::AssetFetchDelay,
             Self::PostprocessRequested(_) => Topic::AssetPostprocess,
+            Self::PostprocessDue(_) => Topic::AssetPostprocessDelay,
+            Self::RenderRequested(_) => Topic::RenderExport,
+            Self::RenderDue(_) => Topic::RenderExportDelay,
             Self::SettleRequested(_) => Topic::BillingSettle,
             Self::StateChanged(_) => Topic::NotificationEvent,
             Self::ReconcileDue(_) => Topic::CompensationReconcileDelay,
@@ -186,7 +212,8 @@ impl Message {
             Self::PollDue(_) => "POLL",
             Self::CallbackReceived(_) => "CALLBACK",
             Self::FetchRequested(_) | Self::FetchDue(_) => "FETCH",
-            Self::PostprocessRequested(_) => "PROBE_THUMBNAIL",
+            Self::PostprocessRequested(_) | Self::PostprocessDue(_) => "PROBE_THUMBNAIL",
+            Self::RenderRequested(_) | Self::RenderDue(_) => "RENDER",
             Self::SettleRequested(_) => "SETTLE",
             Self::StateChanged(_) => "STATE",
             Self::ReconcileDue(_) => "RECONCILE",
@@ -197,9 +224,13 @@ impl Message {
     #[must_use]
     pub const fn task_id(&self) -> TaskId {
         match self {
-            Self::SubmitRequested(it) | Self::SubmitDue(it) | Self::SettleRequested(it) | Self::StateChanged(it) => {
-                it.task_id
-            }
+            Self::SubmitRequested(it)
+            | Self::SubmitDue(it)
+            | Self::PostprocessDue(it)
+            | Self::RenderRequested(it)
+            | Self::RenderDue(it)
+            | Self::SettleRequested(it)
+            | Self::StateChanged(it) => it.task_id,
             Self::CallbackReceived(it) => it.task_id,
             Self::PollDue(it)
             | Self::FetchRequested(it)
@@ -213,7 +244,13 @@ impl Message {
     #[must_use]
     pub const fn attempt_id(&self) -> Option<AttemptId> {
         match self {
-            Self::SubmitRequested(_) | Self::SubmitDue(_) | Self::SettleRequested(_) | Self::StateChanged(_) => None,
+            Self::SubmitRequested(_)
+            | Self::SubmitDue(_)
+            | Self::PostprocessDue(_)
+            | Self::RenderRequested(_)
+            | Self::RenderDue(_)
+            | Self::SettleRequested(_)
+            | Self::StateChanged(_) => None,
             Self::CallbackReceived(it) => Some(it.attempt_id),
             Self::PollDue(it)
             | Self::FetchRequested(it)
@@ -229,9 +266,13 @@ impl Message {
     /// Never in practice; serde's own error type, because ids and integers always encode.
     pub fn payload(&self) -> Result<serde_json::Value, serde_json::Error> {
         match self {
-            Self::SubmitRequested(it) | Self::SubmitDue(it) | Self::SettleRequested(it) | Self::StateChanged(it) => {
-                serde_json::to_value(it)
-            }
+            Self::SubmitRequested(it)
+            | Self::SubmitDue(it)
+            | Self::PostprocessDue(it)
+            | Self::RenderRequested(it)
+            | Self::RenderDue(it)
+            | Self::SettleRequested(it)
+            | Self::StateChanged(it) => serde_json::to_value(it),
             Self::CallbackReceived(it) => serde_json::to_value(it),
             Self::PollDue(it)
             | Self::FetchRequested(it)
@@ -264,6 +305,9 @@ impl Message {
             "asset.fetch.requested" => Self::FetchRequested(attempt()?),
             "asset.fetch.due" => Self::FetchDue(attempt()?),
             "asset.postprocess.requested" => Self::PostprocessRequested(attempt()?),
+            "asset.postprocess.due" => Self::PostprocessDue(task()?),
+            "render.export.requested" => Self::RenderRequested(task()?),
+            "render.export.due" => Self::RenderDue(task()?),
             "billing.settle.requested" => Self::SettleRequested(task()?),
             "task.state.changed" => Self::StateChanged(task()?),
             "task.reconcile.due" => Self::ReconcileDue(attempt()?),

@@ -7,7 +7,7 @@ use super::poll::conclude_poll;
 use super::submit::accept;
 use super::turn::{Declined, Turn};
 use super::{Next, ProcessManager};
-use crate::attempt::{self, Attempt};
+use crate::attempt::{self, Attempt, Heard};
 use crate::message::Message;
 use crate::outcome::{Answer, Call};
 
@@ -26,12 +26,12 @@ impl ProcessManager for ApplyCallback {
         };
         match turn.case.attempt.state.clone() {
             Attempt::Submitting { .. } | Attempt::Unclear { .. } => {
-                accept(turn, callback.job.clone())?;
+                accept(turn, callback.job.clone(), Heard::Callback)?;
                 Ok(Next::Again)
             }
             // Taken for not created, and about to be submitted again: the signed callback knows better.
             Attempt::Planned(core) if core.round > 0 => {
-                accept(turn, callback.job.clone())?;
+                accept(turn, callback.job.clone(), Heard::Callback)?;
                 Ok(Next::Again)
             }
             Attempt::Running { job, .. } if job == callback.job => Ok(Next::Call(Call::Poll { job })),

@@ -5,6 +5,8 @@ use crate::aggregate::{Aggregate, Category, Misfit};
 use crate::attempt::Attempt;
 use crate::id::{AccountId, AttemptId, TaskId};
 use crate::ledger::Account;
+use crate::message::Message;
+use crate::outcome::Call;
 use crate::stored::{Stored, StoredEvent, Unreadable};
 use crate::task::Task;
 use uuid::Uuid;
@@ -113,6 +115,10 @@ impl<A: Aggregate> Versioned<A> {
 
 /// Any aggregate, folded: what a store keeps in memory and hands to a read set.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most of what is kept are tasks; a box would cost an allocation each time"
+)]
 pub enum Folded {
     /// An account.
     Account(Versioned<Account>),
@@ -167,19 +173,29 @@ pub struct CaseKey {
     pub account: Option<AccountId>,
     /// Whether the account of the task's order is needed.
     pub with_account: bool,
+    /// Another task that this one is to be made after: the one that is tried again.
+    pub origin: Option<TaskId>,
 }
 
 impl CaseKey {
     /// A task and its current attempt.
     #[must_use]
     pub const fn task(task: TaskId) -> Self {
-        Self { task: Some(task), attempt: None, account: None, with_account: false }
+        Self { task: Some(task), attempt: None, account: None, with_account: false, origin: None }
+    }
+
+    /// What a step of handling a message reads. The answer to a call is read beside the attempt that the call was made for: by
+    /// the time it comes, the task may be at another one.
+    #[must_use]
+    pub fn step(message: &Message, asked: Option<&Call>, with_account: bool) -> Self {
+        let attempt = message.attempt_id().or_else(|| asked.and_then(Call::attempt_id));
+        Self { attempt, with_account, ..Self::task(message.task_id()) }
     }
 
     /// An account on its own.
     #[must_use]
     pub const fn account(account: AccountId) -> Self {
-        Self { task: None, attempt: None, account: Some(account), with_account: true }
+        Self { task: None, attempt: None, account: Some(account), with_account: true, origin: None }
     }
 }
 
@@ -193,6 +209,8 @@ pub struct Case {
     pub attempt: Versioned<Attempt>,
     /// The account; empty unless the key asked for it.
     pub account: Versioned<Account>,
+    /// The task that this one is made after; empty unless the key asked for it.
+    pub origin: Versioned<Task>,
     supplied: Vec<StreamId>,
 }
 
@@ -205,6 +223,7 @@ impl Case {
             task: Versioned::absent(),
             attempt: Versioned::absent(),
             account: Versioned::absent(),
+            origin: Versioned::absent(),
             supplied: Vec::new(),
         }
     }
@@ -215,6 +234,7 @@ impl Case {
         let mut wanted: Vec<StreamId> = self.key.task.map(StreamId::task).into_iter().collect();
         wanted.extend(self.attempt_id().map(StreamId::attempt));
         wanted.extend(self.account_id().map(StreamId::account));
+        wanted.extend(self.key.origin.map(StreamId::task));
         wanted.retain(|stream| !self.supplied.contains(stream));
         wanted
     }
@@ -241,9 +261,16 @@ impl Case {
         self.key.task
     }
 
+    /// Turns to the task's next attempt, which nobody can have written to: only the task's own history begins one, and the
+    /// version check finds out if somebody did.
+    pub(super) fn turn_to_new_attempt(&mut self) {
+        self.attempt = Versioned::absent();
+    }
+
     /// Takes a stream that was wanted.
     pub fn supply(&mut self, stream: StreamId, folded: Folded) {
         match folded {
+            Folded::Task(it) if self.key.origin.map(StreamId::task) == Some(stream) => self.origin = it,
             Folded::Task(it) => self.task = it,
             Folded::Attempt(it) => self.attempt = it,
             Folded::Account(it) => self.account = it,

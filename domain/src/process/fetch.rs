@@ -4,7 +4,7 @@
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
 use crate::attempt::Attempt;
-use crate::id::{AssetId, AttemptId};
+use crate::id::AssetId;
 use crate::message::Message;
 use crate::outcome::{Answer, Call, Fetched};
 use crate::task::{self, ErrorClass, Task, Video};
@@ -12,12 +12,6 @@ use crate::task::{self, ErrorClass, Task, Video};
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FetchOutput;
-
-/// The object key of an attempt's file of one kind.
-#[must_use]
-pub fn object_key(tenant: crate::id::TenantId, task: crate::id::TaskId, attempt: AttemptId, file: &str) -> String {
-    format!("tenants/{tenant}/tasks/{task}/{attempt}/{file}")
-}
 
 impl ProcessManager for FetchOutput {
     fn name(&self) -> &'static str {
@@ -38,7 +32,7 @@ impl ProcessManager for FetchOutput {
         let Attempt::Succeeded { job, .. } = &turn.case.attempt.state else {
             return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
         };
-        let key = object_key(live.order.tenant, live.order.task, live.attempt(), "video.mp4");
+        let key = live.object_key("video.mp4");
         Ok(Next::Call(Call::Fetch { job: job.clone(), key }))
     }
 

@@ -15,6 +15,7 @@ mod policy;
 mod poll;
 mod postprocess;
 mod reconcile;
+mod render;
 mod request;
 mod settle;
 mod submit;
@@ -23,13 +24,16 @@ mod wake;
 
 pub use callback::ApplyCallback;
 pub use case::{Case, CaseKey, Corrupt, CorruptCause, Folded, StreamId, Versioned};
-pub use fetch::{FetchOutput, object_key};
+pub use fetch::FetchOutput;
 pub use notify::Notify;
 pub use policy::{CancelRule, Policy, charge};
 pub use poll::PollProvider;
 pub use postprocess::ProcessMedia;
 pub use reconcile::Reconcile;
-pub use request::{cancel, grant, resolve_failed, submit};
+pub use render::RenderExport;
+pub use request::{
+    cancel, export, grant, resolve_adopt, resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit,
+};
 pub use settle::SettleHold;
 pub use submit::SubmitTask;
 pub use turn::{Announcement, Change, Declined, Notice, Origin, Turn};

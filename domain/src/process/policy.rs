@@ -43,8 +43,16 @@ pub struct Policy {
     pub max_waiting_seconds: u64,
     /// How long media processing may be tried.
     pub max_processing_seconds: u64,
+    /// How long a video without its thumbnail is waited for, before the task succeeds without one.
+    pub max_partial_seconds: u64,
+    /// How often media work may begin in a row without an answer: an input that kills the worker is not tried for ever.
+    pub max_processing_tries: u32,
+    /// How often a render may be put off.
+    pub max_render_delays: u32,
     /// How often a fetch may be put off.
     pub max_fetch_delays: u32,
+    /// How many attempts a task may have when the provider breaks. More than one costs more than one job.
+    pub max_attempts: u32,
     /// First pause after "not now" (chapter 7.10.4), doubled each time.
     pub backoff_base_ms: u64,
     /// Longest pause after "not now".
@@ -68,7 +76,11 @@ impl Default for Policy {
             max_running_seconds: 1_800,
             max_waiting_seconds: 3_600,
             max_processing_seconds: 1_800,
+            max_partial_seconds: 1_800,
+            max_processing_tries: 5,
+            max_render_delays: 8,
             max_fetch_delays: 8,
+            max_attempts: 1,
             backoff_base_ms: 5_000,
             backoff_cap_ms: 600_000,
             cancel_rule: CancelRule::Deliver,
@@ -89,6 +101,8 @@ impl Policy {
                 self.lease_margin_ms >= 2_500,
                 "policy.lease_margin_ms must be at least 2500: a create call may end 2 s late",
             ),
+            (self.max_attempts >= 1, "policy.max_attempts must be at least 1"),
+            (self.max_processing_tries >= 1, "policy.max_processing_tries must be at least 1"),
             (self.absences_needed >= 1, "policy.absences_needed must be at least 1"),
             (self.hold_percent >= 100, "policy.hold_percent must be at least 100: what is not held is not charged"),
             (self.backoff_base_ms >= 1, "policy.backoff_base_ms must be at least 1"),

@@ -88,6 +88,7 @@ pub(super) fn conclude_poll(asked: &str, polled: Polled, turn: &mut Turn<'_>) ->
 /// The provider has finished: fetch it, unless the user cancelled and the product rule drops it.
 fn finished(turn: &mut Turn<'_>) -> Result<(), Declined> {
     match (&turn.case.task.state, turn.policy.cancel_rule) {
+        _ if !turn.speaks_for_task() => {}
         (Task::CancelReconciling(_), CancelRule::Discard) => turn.task(task::Command::DiscardOutput)?,
         _ => turn.task(task::Command::BeginFetch)?,
     }
@@ -110,13 +111,19 @@ fn keep_waiting(turn: &mut Turn<'_>, job: String, polls: u32, answer: &Polled) -
 fn give_up(turn: &mut Turn<'_>, job: String, answer: &Polled) -> Result<Next, Declined> {
     let (finding, ..) = reading(answer);
     turn.attempt(attempt::Command::GiveUp { reason: format!("not done in time, last seen {finding}") })?;
-    end(
-        turn,
-        ErrorClass::Timeout,
-        "provider_never_finished".to_owned(),
-        "the provider did not finish in time".to_owned(),
-    )?;
-    // So that it does not go on costing money; the task has ended whatever comes of it.
+    if matches!(turn.case.task.state, Task::CancelReconciling(_)) && turn.speaks_for_task() {
+        // It is not cancelled as long as the provider has not said so: the job may still run, and cost.
+        let reason = format!("the cancel of job {job} was never confirmed, last seen {finding}");
+        turn.task(task::Command::AskPerson { reason })?;
+    } else {
+        end(
+            turn,
+            ErrorClass::Timeout,
+            "provider_never_finished".to_owned(),
+            "the provider did not finish in time".to_owned(),
+        )?;
+    }
+    // So that it does not go on costing money; the task does not wait for it any more, whatever comes of it.
     Ok(Next::Call(Call::Cancel { job }))
 }
 

@@ -4,7 +4,7 @@ use super::poll::conclude_poll;
 use super::submit::{accept, lose_answer, put_off};
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
-use crate::attempt::{self, Attempt};
+use crate::attempt::{self, Attempt, Heard};
 use crate::message::Message;
 use crate::outcome::{Answer, Call, CancelAsked, Found};
 use crate::task::{self, Task};
@@ -25,6 +25,9 @@ impl ProcessManager for Reconcile {
             Task::Reconciling(_) | Task::Submitting(_) => false,
             _ => return Err(Declined::stale(format!("the task is {}", turn.case.task.state.state().name()))),
         };
+        if !turn.speaks_for_task() {
+            return Err(Declined::stale("the task is at another attempt"));
+        }
         match turn.case.attempt.state.clone() {
             Attempt::Unclear { next_lookup_at, .. } if next_lookup_at > turn.now => {
                 let newest = matches!(message, Message::ReconcileDue(due) if due.version == turn.case.attempt.version);
@@ -73,9 +76,12 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
     if !matches!(found, Found::Job { .. }) && asked != (core.round, lookups) {
         return Err(Declined::stale("an older look-up"));
     }
+    if !matches!(found, Found::Job { .. }) && !turn.speaks_for_task() {
+        return Err(Declined::stale("the task is at another attempt"));
+    }
     match found {
         Found::Job { job } => {
-            accept(turn, job)?;
+            accept(turn, job, Heard::LookUp)?;
             // A cancel goes on with the job that was found.
             return Ok(if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
                 Next::Again

@@ -6,11 +6,11 @@
 
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
-use crate::attempt::{self, Attempt};
+use crate::attempt::{self, Attempt, Heard};
 use crate::id::AttemptId;
 use crate::message::Message;
 use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
-use crate::task::{self, ErrorClass, Task};
+use crate::task::{self, ErrorClass, Live, Order, Task};
 use std::time::Duration;
 
 /// See the module.
@@ -29,16 +29,18 @@ impl ProcessManager for SubmitTask {
                 turn.attempt(attempt::Command::Plan { task: order.task, number: 1, provider: order.provider })?;
                 Ok(Next::Again)
             }
-            Task::WaitingRetry { live, retry_at, .. } => {
-                if retry_at > turn.now {
-                    let newest =
-                        matches!(message, Message::SubmitDue(due) if due.task_version == turn.case.task.version);
-                    return too_early(message, newest, retry_at, turn);
+            Task::WaitingRetry { retry_at, .. } if retry_at > turn.now => {
+                let newest = matches!(message, Message::SubmitDue(due) if due.task_version == turn.case.task.version);
+                too_early(message, newest, retry_at, turn)
+            }
+            Task::WaitingRetry { live, .. } if turn.now >= live.give_up_at => give_up_waiting(turn),
+            Task::WaitingRetry { live, next_attempt, .. } => {
+                turn.task(task::Command::BeginSubmission { attempt_no: next_attempt })?;
+                if next_attempt != live.attempt_no {
+                    let Live { order: Order { task, provider, .. }, .. } = live;
+                    turn.case.turn_to_new_attempt();
+                    turn.attempt(attempt::Command::Plan { task, number: next_attempt, provider })?;
                 }
-                if turn.now >= live.order.give_up_at {
-                    return give_up_waiting(turn);
-                }
-                turn.task(task::Command::BeginSubmission { attempt_no: live.attempt_no })?;
                 Ok(Next::Again)
             }
             Task::Submitting(_) => go_on(turn),
@@ -47,9 +49,12 @@ impl ProcessManager for SubmitTask {
     }
 
     fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
-        let (Call::Create { round, .. }, Answer::Created(created)) = (call, answer) else {
+        let (Call::Create { attempt, round, .. }, Answer::Created(created)) = (call, answer) else {
             return Err(Declined::stale("not the answer to a create call"));
         };
+        if turn.case.attempt_id() != Some(*attempt) {
+            return Err(Declined::stale("the answer is about another attempt"));
+        }
         conclude_create(*round, created, turn)?;
         Ok(Next::Done)
     }
@@ -82,17 +87,24 @@ fn go_on(turn: &mut Turn<'_>) -> Result<Next, Declined> {
 pub(super) fn lose_answer(turn: &mut Turn<'_>, round: u32, cause: &str) -> Result<(), Declined> {
     let next_lookup_at = turn.now + super::policy::millis(turn.policy.settle_delay_ms);
     turn.attempt(attempt::Command::LoseAnswer { round, next_lookup_at, cause: cause.to_owned() })?;
-    if matches!(turn.case.task.state, Task::Submitting(_)) {
+    if turn.speaks_for_task() && matches!(turn.case.task.state, Task::Submitting(_)) {
         turn.task(task::Command::LoseTrack)?;
     }
     Ok(())
 }
 
-/// The provider has the job: the attempt runs. Whoever hears of it first (the answer, a callback, a look-up) records it.
-pub(super) fn accept(turn: &mut Turn<'_>, job: String) -> Result<(), Declined> {
+/// The provider has the job: the attempt runs. Whoever hears of it first (the answer, a callback, a look-up, an operator)
+/// records it.
+pub(super) fn accept(turn: &mut Turn<'_>, job: String, how: Heard) -> Result<(), Declined> {
+    if !turn.speaks_for_task() {
+        // The task is at another attempt, or at its end: the job's cost must not be lost from sight, and it moves nothing.
+        turn.attempt(attempt::Command::RecordOrphan { job })?;
+        return Ok(());
+    }
     let now = turn.now;
     let accepted = turn.attempt(attempt::Command::Accept {
         job: job.clone(),
+        how,
         next_poll_at: now + turn.policy.poll_pause(0),
         give_up_at: turn.policy.running_deadline(now),
     });
@@ -113,6 +125,9 @@ pub(super) fn accept(turn: &mut Turn<'_>, job: String) -> Result<(), Declined> {
 /// Nothing was created: the attempt may be begun again, unless the user wants it cancelled.
 pub(super) fn put_off(turn: &mut Turn<'_>, round: u32, reason: &str, asked: Option<Duration>) -> Result<(), Declined> {
     turn.attempt(attempt::Command::Defer { reason: reason.to_owned(), round })?;
+    if !turn.speaks_for_task() {
+        return Ok(());
+    }
     if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
         turn.attempt(attempt::Command::ConfirmCancel)?;
         turn.task(task::Command::ConfirmCancel)?;
@@ -126,7 +141,7 @@ pub(super) fn put_off(turn: &mut Turn<'_>, round: u32, reason: &str, asked: Opti
 
 fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<(), Declined> {
     match created {
-        Created::Accepted { job } => accept(turn, job),
+        Created::Accepted { job } => accept(turn, job, Heard::Answer),
         Created::Throttled { retry_after } => put_off(turn, round, "throttled", retry_after),
         Created::NotSent { .. } => put_off(turn, round, "not_sent", None),
         Created::Unknown { cause } => lose_answer(turn, round, &cause),
@@ -143,10 +158,23 @@ fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<
     }
 }
 
-/// Ends the task without a video: cancelled where the user wanted that, failed otherwise.
+/// The attempt is over without an output. The task goes on to another attempt where the provider broke and the policy allows
+/// one; otherwise it ends: cancelled where the user wanted that, failed where not.
 pub(super) fn end(turn: &mut Turn<'_>, class: ErrorClass, code: String, message: String) -> Result<(), Declined> {
-    match turn.case.task.state {
-        Task::CancelReconciling(_) => turn.task(task::Command::ConfirmCancel)?,
+    if !turn.speaks_for_task() {
+        return Ok(());
+    }
+    let max_attempts = turn.policy.max_attempts;
+    match &turn.case.task.state {
+        Task::CancelReconciling(_) | Task::ManualReview { canceling: true, .. } => {
+            turn.task(task::Command::ConfirmCancel)?;
+        }
+        Task::Submitting(live) | Task::Reconciling(live) | Task::ProviderRunning(live)
+            if class == ErrorClass::Provider && live.attempt_no < max_attempts && turn.now < live.give_up_at =>
+        {
+            let retry_at = turn.now + turn.policy.backoff(live.attempt_no - 1, live.order.task.0);
+            turn.task(task::Command::Replace { retry_at, reason: code, max_attempts })?;
+        }
         Task::Reconciling(_) => {
             // The provider's no came late, after the answer was given up for lost: it is an answer all the same.
             turn.task(task::Command::Defer { retry_at: turn.now, reason: "late_refusal".to_owned() })?;
@@ -168,7 +196,9 @@ pub(super) fn described(fault: ProviderFault) -> (ErrorClass, String, String) {
 }
 
 fn give_up_waiting(turn: &mut Turn<'_>) -> Result<Next, Declined> {
-    turn.attempt(attempt::Command::GiveUp { reason: "no provider took it in time".to_owned() })?;
+    if matches!(turn.case.attempt.state, Attempt::Planned(_)) {
+        turn.attempt(attempt::Command::GiveUp { reason: "no provider took it in time".to_owned() })?;
+    }
     turn.task(task::Command::Fail {
         class: ErrorClass::Timeout,
         code: "waited_too_long".to_owned(),

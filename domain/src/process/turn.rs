@@ -11,7 +11,7 @@ use crate::id::{AttemptId, TaskId, TenantId};
 use crate::ledger::{self, Account};
 use crate::message::Message;
 use crate::message::kinds::{AttemptRef, TaskRef};
-use crate::task::{self, State, Task};
+use crate::task::{self, State, Task, Work};
 use crate::time::Timestamp;
 
 /// The message was understood, and leads to nothing. Recorded, acknowledged.
@@ -185,6 +185,13 @@ impl<'a> Turn<'a> {
         self.announcements.push(Announcement { origin: Origin::Rearmed, message, deliver_at: Some(at) });
     }
 
+    /// Whether what is said about the case's attempt may move the task: only while the task's work is at that very attempt.
+    /// News of an older one is recorded where it belongs, and nowhere else (one-winner).
+    pub(super) fn speaks_for_task(&self) -> bool {
+        let live = self.case.task.state.live().map(task::Live::attempt);
+        live.is_some() && live == self.case.attempt_id()
+    }
+
     fn task_id_for(&self, command: &task::Command) -> Option<TaskId> {
         match command {
             task::Command::Submit(order) => Some(order.task),
@@ -217,18 +224,35 @@ impl<'a> Turn<'a> {
         let about = TaskRef { task_id: id, task_version: version };
         let attempt = self.case.attempt_id().map(|attempt_id| AttemptRef { task_id: id, attempt_id, version });
         let (message, deliver_at) = match event {
-            It::Submitted { .. } => (Some(Message::SubmitRequested(about)), None),
-            It::Deferred { retry_at, .. } => (Some(Message::SubmitDue(about)), Some(*retry_at)),
+            It::Submitted { order } => match order.work {
+                Work::Generate => (Some(Message::SubmitRequested(about)), None),
+                Work::Export { .. } => (Some(Message::RenderRequested(about)), None),
+            },
+            It::Deferred { retry_at, .. }
+            | It::AttemptReplaced { retry_at, .. }
+            | It::RetryRequested { retry_at, .. } => (Some(Message::SubmitDue(about)), Some(*retry_at)),
             It::FetchBegun { .. } => (attempt.map(Message::FetchRequested), None),
             It::FetchDelayed { retry_at, .. } => (attempt.map(Message::FetchDue), Some(*retry_at)),
-            It::VideoStored { .. } => (attempt.map(Message::PostprocessRequested), None),
+            It::VideoStored { .. } => match attempt {
+                Some(attempt) => (Some(Message::PostprocessRequested(attempt)), None),
+                None => (Some(Message::PostprocessDue(about)), Some(self.now)),
+            },
+            It::RenderDelayed { retry_at, .. } => (Some(Message::RenderDue(about)), Some(*retry_at)),
+            It::ProcessingDelayed { retry_at, .. } | It::VideoReady { retry_at, .. } => {
+                (Some(Message::PostprocessDue(about)), Some(*retry_at))
+            }
+            // In a review nothing but the person acts.
+            It::CancelRequested { .. } if matches!(self.case.task.state, Task::ManualReview { .. }) => (None, None),
             It::CancelRequested { .. } => (attempt.map(Message::ReconcileDue), Some(self.now)),
             It::Succeeded { .. } | It::Failed { .. } | It::Canceled { .. } | It::CanceledWithOutput {} => {
                 (Some(Message::SettleRequested(about)), None)
             }
-            It::SubmissionBegun { .. } | It::Accepted {} | It::TrackLost {} | It::ReviewRequested { .. } => {
-                (None, None)
-            }
+            It::SubmissionBegun { .. }
+            | It::Accepted {}
+            | It::TrackLost {}
+            | It::RenderBegun { .. }
+            | It::ProcessingBegun { .. }
+            | It::ReviewRequested { .. } => (None, None),
         };
         let origin = Origin::Event { stream: StreamId::task(id), version };
         self.announcements.extend(message.map(|message| Announcement { origin, message, deliver_at }));

@@ -5,7 +5,7 @@ use crate::attempt::Attempt;
 use crate::ledger::Hold;
 use crate::message::Message;
 use crate::message::kinds::{AttemptRef, TaskRef};
-use crate::task::Task;
+use crate::task::{Task, Work};
 use crate::time::Timestamp;
 
 /// The message that the task is waiting for, as of its facts; `None` where it waits for nothing a machine can do, or where
@@ -19,7 +19,10 @@ pub fn wake_up(case: &Case, now: Timestamp) -> Option<Message> {
     let about = TaskRef { task_id, task_version: case.task.version };
     let attempt = |version| case.attempt_id().map(|attempt_id| AttemptRef { task_id, attempt_id, version });
     match (&case.task.state, &case.attempt.state) {
-        (Task::Queued(_), _) => Some(Message::SubmitRequested(about)),
+        (Task::Queued(order), _) => Some(match order.work {
+            Work::Generate => Message::SubmitRequested(about),
+            Work::Export { .. } => Message::RenderRequested(about),
+        }),
         (Task::WaitingRetry { .. }, _) => Some(Message::SubmitDue(about)),
         (Task::Submitting(_), _) => Some(Message::SubmitRequested(about)),
         (Task::CancelReconciling(_), Attempt::Running { .. }) | (Task::ProviderRunning(_), _) => {
@@ -29,7 +32,8 @@ pub fn wake_up(case: &Case, now: Timestamp) -> Option<Message> {
             attempt(case.attempt.version).map(Message::ReconcileDue)
         }
         (Task::Fetching { .. }, _) => attempt(case.task.version).map(Message::FetchDue),
-        (Task::MediaProcessing { .. }, _) => attempt(case.task.version).map(Message::PostprocessRequested),
+        (Task::Rendering { .. }, _) => Some(Message::RenderDue(about)),
+        (Task::MediaProcessing { .. } | Task::PartiallyReady { .. }, _) => Some(Message::PostprocessDue(about)),
         (Task::Succeeded { .. } | Task::Failed { .. } | Task::Canceled(_) | Task::CanceledWithOutput(_), _) => {
             matches!(case.account.state.hold(task_id), Some(Hold::Open(_))).then_some(Message::SettleRequested(about))
         }
@@ -42,6 +46,10 @@ fn not_before(case: &Case) -> Option<Timestamp> {
     match (&case.task.state, &case.attempt.state) {
         (Task::WaitingRetry { retry_at, .. }, _) => Some(*retry_at),
         (Task::Fetching { not_before, .. }, _) => Some(*not_before),
+        (
+            Task::Rendering { tries, .. } | Task::MediaProcessing { tries, .. } | Task::PartiallyReady { tries, .. },
+            _,
+        ) => Some(tries.not_before),
         (
             Task::Submitting(_) | Task::ProviderRunning(_) | Task::Reconciling(_) | Task::CancelReconciling(_),
             attempt,

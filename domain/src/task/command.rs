@@ -24,6 +24,15 @@ pub enum Command {
         /// A stable word: `throttled`, `not_sent`, `known_absent`.
         reason: String,
     },
+    /// The current attempt is over without an output, and another one will be made.
+    Replace {
+        /// When to make it.
+        retry_at: Timestamp,
+        /// A stable code: the provider's.
+        reason: String,
+        /// How many attempts the policy allows.
+        max_attempts: u32,
+    },
     /// The answer to the submit was lost.
     LoseTrack,
     /// The provider has finished.
@@ -35,8 +44,40 @@ pub enum Command {
         /// A short cause.
         cause: String,
     },
-    /// The output is in the object store.
+    /// An export is about to be rendered.
+    BeginRender,
+    /// The render can not be done now.
+    DelayRender {
+        /// When to try again.
+        retry_at: Timestamp,
+        /// A short cause.
+        cause: String,
+    },
+    /// The video is in the object store.
     StoreVideo(Video),
+    /// Work on media is about to begin in a worker, which may not survive it.
+    BeginProcessing {
+        /// How often it may be begun in a row without an answer.
+        max_tries: u32,
+    },
+    /// Probing or the thumbnail can not be done now.
+    DelayProcessing {
+        /// When to try again.
+        retry_at: Timestamp,
+        /// A short cause.
+        cause: String,
+    },
+    /// The video can be played; the thumbnail is missing.
+    FinishVideo {
+        /// What the probe said.
+        probe: Probe,
+        /// What the task costs, at most what is held.
+        charge: Credits,
+        /// When to try for the thumbnail again.
+        retry_at: Timestamp,
+        /// Why it is missing.
+        cause: String,
+    },
     /// Everything that is required is ready.
     Finish {
         /// What the probe said.
@@ -46,6 +87,8 @@ pub enum Command {
         /// What the task costs, at most what is held.
         charge: Credits,
     },
+    /// The thumbnail was waited for long enough: the task succeeds without it.
+    ForgoExtras,
     /// It can not be done.
     Fail {
         /// Why.
@@ -60,7 +103,15 @@ pub enum Command {
         /// Who asked: the caller's name, for the history.
         by: String,
     },
-    /// It is certain that nothing runs and nothing will come.
+    /// A person wants the next try: of a task that waits, now; of one in review, with a new attempt, because they are certain that
+    /// nothing runs.
+    Retry {
+        /// Who asked.
+        by: String,
+        /// When waiting for a provider to take it ends; never sooner than it did.
+        give_up_at: Timestamp,
+    },
+    /// It is certain that nothing runs and nothing will come; out of a review, a person says so.
     ConfirmCancel,
     /// The provider had finished before it could be cancelled, and the product rule says that the output is not delivered.
     DiscardOutput,

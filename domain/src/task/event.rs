@@ -5,15 +5,29 @@ use crate::money::Credits;
 use crate::outcome::{Probe, StoredObject};
 use crate::stored::{Upcaster, stored_events};
 use crate::time::Timestamp;
+use serde_json::Value;
 
-/// Steps from older versions of these events' bodies. None yet: every event is at version 1.
-pub const UPCASTERS: &[Upcaster] = &[];
+/// Steps from older versions of these events' bodies.
+pub const UPCASTERS: &[Upcaster] = &[
+    Upcaster { name: "task.submitted", from: 1, step: submitted_v2 },
+    // A task could only succeed with a thumbnail: what was written is a body of version 2 as it is.
+    Upcaster { name: "task.succeeded", from: 1, step: std::convert::identity },
+];
+
+/// Before there were exports and retries, every order was to generate, and the first of its kind.
+fn submitted_v2(mut body: Value) -> Value {
+    if let Some(order) = body.get_mut("order").and_then(Value::as_object_mut) {
+        order.insert("retry_of".to_owned(), Value::Null);
+        order.insert("work".to_owned(), serde_json::json!({ "kind": "generate" }));
+    }
+    body
+}
 
 stored_events! {
     /// A task's events. Golden files of every version ever written are in `domain/golden/`.
     Event, upcasters = UPCASTERS, {
         /// The user asked.
-        Submitted = "task.submitted" v 1 {
+        Submitted = "task.submitted" v 2 {
             /// What was ordered.
             order: Order,
         },
@@ -31,6 +45,22 @@ stored_events! {
             /// Why.
             reason: String,
         },
+        /// The current attempt is over; the next one follows.
+        AttemptReplaced = "task.attempt_replaced" v 1 {
+            /// When.
+            retry_at: Timestamp,
+            /// Why.
+            reason: String,
+        },
+        /// A person wants the next try.
+        RetryRequested = "task.retry_requested" v 1 {
+            /// Who asked.
+            by: String,
+            /// When to try.
+            retry_at: Timestamp,
+            /// When waiting for a provider to take it ends.
+            give_up_at: Timestamp,
+        },
         /// The answer to the submit was lost.
         TrackLost = "task.track_lost" v 1 {},
         /// The provider has finished; fetching began.
@@ -45,6 +75,43 @@ stored_events! {
             /// Why.
             cause: String,
         },
+        /// An export is to be rendered.
+        RenderBegun = "task.render_begun" v 1 {
+            /// When.
+            at: Timestamp,
+        },
+        /// The render was put off.
+        RenderDelayed = "task.render_delayed" v 1 {
+            /// When to try again.
+            retry_at: Timestamp,
+            /// Why.
+            cause: String,
+        },
+        /// Work on media began in a worker.
+        ProcessingBegun = "task.processing_begun" v 1 {
+            /// How often it has begun without an answer, this time included.
+            count: u32,
+        },
+        /// Probing or the thumbnail was put off.
+        ProcessingDelayed = "task.processing_delayed" v 1 {
+            /// When to try again.
+            retry_at: Timestamp,
+            /// Why.
+            cause: String,
+        },
+        /// The video can be played; its thumbnail is still to come.
+        VideoReady = "task.video_ready" v 1 {
+            /// What the probe said.
+            probe: Probe,
+            /// What it costs.
+            charge: Credits,
+            /// When.
+            at: Timestamp,
+            /// When to try for the thumbnail again.
+            retry_at: Timestamp,
+            /// Why it is missing.
+            cause: String,
+        },
         /// The video is in the object store.
         VideoStored = "task.video_stored" v 1 {
             /// The video.
@@ -53,11 +120,11 @@ stored_events! {
             at: Timestamp,
         },
         /// Everything is ready.
-        Succeeded = "task.succeeded" v 1 {
+        Succeeded = "task.succeeded" v 2 {
             /// What the probe said.
             probe: Probe,
-            /// The thumbnail.
-            thumbnail: StoredObject,
+            /// The thumbnail; none where it was waited for in vain.
+            thumbnail: Option<StoredObject>,
             /// What it costs.
             charge: Credits,
         },

@@ -1,15 +1,17 @@
-//! The task aggregate: one generation that a user asked for, from the request to a named end.
+//! The task aggregate: one video that a user asked for (a generation, or an export of one), from the request to a named end.
 
 mod command;
 mod decide;
 mod event;
 mod evolve;
+mod order;
 mod state;
 mod transitions;
 
 pub use command::Command;
 pub use event::{Event, UPCASTERS};
-pub use state::{Live, Order, State, Task, Video};
+pub use order::{Container, Export, ExportSpec, Live, Maker, Order, Work};
+pub use state::{State, Task, Tries, Video};
 pub use transitions::{On, TRANSITIONS};
 
 use serde::{Deserialize, Serialize};

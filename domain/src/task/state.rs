@@ -1,58 +1,13 @@
 //! The states of a task. A variant carries only what is true in that state.
 
 use super::ErrorClass;
+use super::order::{Export, Live, Maker, Order};
 use crate::aggregate::named;
-use crate::id::{AccountId, AssetId, AttemptId, TaskId, TenantId};
+use crate::id::AssetId;
 use crate::money::Credits;
-use crate::outcome::StoredObject;
+use crate::outcome::{Probe, StoredObject};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-
-/// What was ordered: fixed when the task is submitted. The prompt is not here: it stays in the stored request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// The task.
-    pub task: TaskId,
-    /// Its owner.
-    pub tenant: TenantId,
-    /// Who pays.
-    pub account: AccountId,
-    /// The provider that is to do it.
-    pub provider: String,
-    /// The model at the provider.
-    pub model: String,
-    /// Length asked for, in seconds.
-    pub duration_seconds: u32,
-    /// Uploaded input images.
-    pub input_assets: Vec<AssetId>,
-    /// Where the full request is stored: `generation_request/{task}`.
-    pub request_ref: String,
-    /// Credits held while it runs: the most it can cost.
-    pub hold: Credits,
-    /// Credits for each started second of the finished video.
-    pub price_per_second: Credits,
-    /// When the user asked.
-    pub submitted_at: Timestamp,
-    /// When waiting for a provider to take it ends.
-    pub give_up_at: Timestamp,
-}
-
-/// A task whose work is at an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// What was ordered.
-    pub order: Order,
-    /// Number of the current attempt, from 1.
-    pub attempt_no: u32,
-}
-
-impl Live {
-    /// The current attempt.
-    #[must_use]
-    pub fn attempt(&self) -> AttemptId {
-        AttemptId::of(self.order.task, self.attempt_no)
-    }
-}
 
 /// The stored video of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +16,29 @@ pub struct Video {
     pub asset: AssetId,
     /// Its object.
     pub object: StoredObject,
+}
+
+/// How work on media that is done here is getting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tries {
+    /// Since when there is this work to do.
+    pub since: Timestamp,
+    /// Begun in a row without any answer: an input that kills the worker shows here and nowhere else.
+    pub unanswered: u32,
+    /// How often it was put off.
+    pub delays: u32,
+    /// Not before this time.
+    pub not_before: Timestamp,
+}
+
+impl Tries {
+    pub(super) const fn none(since: Timestamp, not_before: Timestamp) -> Self {
+        Self { since, unanswered: 0, delays: 0, not_before }
+    }
+
+    pub(super) const fn put_off(self, not_before: Timestamp) -> Self {
+        Self { unanswered: 0, delays: self.delays + 1, not_before, ..self }
+    }
 }
 
 /// A task, as far as its history goes.
@@ -72,10 +50,12 @@ pub enum Task {
     Queued(Order),
     /// An attempt is being submitted.
     Submitting(Live),
-    /// The provider could not take it: another try at `retry_at`.
+    /// The provider could not take it, or an attempt failed: another try at `retry_at`.
     WaitingRetry {
         /// The task.
         live: Live,
+        /// Number of the attempt that is submitted next: the current one, or the one after it where the current one is over.
+        next_attempt: u32,
         /// When to try again.
         retry_at: Timestamp,
     },
@@ -94,14 +74,34 @@ pub enum Task {
         /// Not before this time.
         not_before: Timestamp,
     },
+    /// An export is being rendered here. It has no attempt: no provider is asked.
+    Rendering {
+        /// The export.
+        export: Export,
+        /// How it is getting on.
+        tries: Tries,
+    },
     /// The video is stored and is being probed.
     MediaProcessing {
-        /// The task.
-        live: Live,
+        /// Who made it.
+        maker: Maker,
         /// The stored video.
         video: Video,
-        /// Since when.
-        since: Timestamp,
+        /// How it is getting on.
+        tries: Tries,
+    },
+    /// The video can be played; its thumbnail is still to come (chapter 7.14.3).
+    PartiallyReady {
+        /// Who made it.
+        maker: Maker,
+        /// The stored video.
+        video: Video,
+        /// What the probe said.
+        probe: Probe,
+        /// What the task costs.
+        charge: Credits,
+        /// How the thumbnail is getting on.
+        tries: Tries,
     },
     /// The outcome is beyond what the machine may decide; a person has been asked. The hold stays.
     ManualReview {
@@ -112,8 +112,8 @@ pub enum Task {
     },
     /// End: the video is ready.
     Succeeded {
-        /// The task.
-        live: Live,
+        /// Who made it.
+        maker: Maker,
         /// What it costs.
         charge: Credits,
     },
@@ -149,8 +149,12 @@ named! {
         CancelReconciling = "CANCEL_RECONCILING",
         /// See [`Task::Fetching`].
         Fetching = "FETCHING",
+        /// See [`Task::Rendering`].
+        Rendering = "RENDERING",
         /// See [`Task::MediaProcessing`].
         MediaProcessing = "MEDIA_PROCESSING",
+        /// See [`Task::PartiallyReady`].
+        PartiallyReady = "PARTIALLY_READY",
         /// See [`Task::ManualReview`].
         ManualReview = "MANUAL_REVIEW",
         /// See [`Task::Succeeded`].
@@ -185,7 +189,9 @@ impl Task {
             Self::Reconciling(_) => State::Reconciling,
             Self::CancelReconciling(_) => State::CancelReconciling,
             Self::Fetching { .. } => State::Fetching,
+            Self::Rendering { .. } => State::Rendering,
             Self::MediaProcessing { .. } => State::MediaProcessing,
+            Self::PartiallyReady { .. } => State::PartiallyReady,
             Self::ManualReview { .. } => State::ManualReview,
             Self::Succeeded { .. } => State::Succeeded,
             Self::Failed { .. } => State::Failed,
@@ -209,13 +215,15 @@ impl Task {
             | Self::Reconciling(live)
             | Self::CancelReconciling(live)
             | Self::Fetching { live, .. }
-            | Self::MediaProcessing { live, .. }
-            | Self::ManualReview { live, .. }
-            | Self::Succeeded { live, .. } => Some(&live.order),
+            | Self::ManualReview { live, .. } => Some(&live.order),
+            Self::Rendering { export, .. } => Some(&export.order),
+            Self::MediaProcessing { maker, .. }
+            | Self::PartiallyReady { maker, .. }
+            | Self::Succeeded { maker, .. } => Some(maker.order()),
         }
     }
 
-    /// The attempt that the work is at, while it is at one.
+    /// The attempt that the work is at, while it is at one. Exports never are.
     #[must_use]
     pub const fn live(&self) -> Option<&Live> {
         match self {
@@ -225,12 +233,27 @@ impl Task {
             | Self::Reconciling(live)
             | Self::CancelReconciling(live)
             | Self::Fetching { live, .. }
-            | Self::MediaProcessing { live, .. }
-            | Self::ManualReview { live, .. }
-            | Self::Succeeded { live, .. } => Some(live),
-            Self::Absent | Self::Queued(_) | Self::Failed { .. } | Self::Canceled(_) | Self::CanceledWithOutput(_) => {
-                None
-            }
+            | Self::ManualReview { live, .. } => Some(live),
+            Self::MediaProcessing { maker, .. }
+            | Self::PartiallyReady { maker, .. }
+            | Self::Succeeded { maker, .. } => maker.live(),
+            Self::Absent
+            | Self::Queued(_)
+            | Self::Rendering { .. }
+            | Self::Failed { .. }
+            | Self::Canceled(_)
+            | Self::CanceledWithOutput(_) => None,
+        }
+    }
+
+    /// How work on media that is done here is getting on, while there is some.
+    #[must_use]
+    pub const fn tries(&self) -> Option<&Tries> {
+        match self {
+            Self::Rendering { tries, .. }
+            | Self::MediaProcessing { tries, .. }
+            | Self::PartiallyReady { tries, .. } => Some(tries),
+            _ => None,
         }
     }
 }

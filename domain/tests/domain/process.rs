@@ -1,103 +1,13 @@
 //! Process managers, in situations that only a bad day brings about. Pure: facts, a message, and what comes of it.
 
-use super::support::{attempt_id, later, now, order};
+use super::facts::Facts;
+use super::support::{later, now, order};
 use domain::attempt;
 use domain::message::Message;
-use domain::message::kinds::{AttemptRef, CallbackRef, TaskRef};
+use domain::message::kinds::TaskRef;
 use domain::outcome::{Answer, Call, CancelAsked, Created, Found, JobState, Polled};
-use domain::process::{
-    ApplyCallback, Case, CaseKey, Declined, Next, Policy, PollProvider, ProcessManager, Reconcile, SubmitTask, Turn,
-    cancel, wake_up,
-};
-use domain::task::{self, State};
-use domain::time::Timestamp;
-
-/// The facts of one task, carried from turn to turn as the store would.
-struct Facts {
-    case: Case,
-    policy: Policy,
-}
-
-type Told = (Result<Next, Declined>, Vec<(Message, Option<Timestamp>)>);
-
-impl Facts {
-    fn submitted() -> Self {
-        let mut facts = Self { case: Case::begin(CaseKey::task(order().task)), policy: Policy::default() };
-        facts
-            .turn(now(), |turn| turn.task(task::Command::Submit(order())).map(|()| Next::Done).map_err(Into::into))
-            .0
-            .expect("it is accepted");
-        facts
-    }
-
-    fn turn(&mut self, at: Timestamp, act: impl FnOnce(&mut Turn<'_>) -> Result<Next, Declined>) -> Told {
-        let mut turn = Turn::new(self.case.clone(), at, &self.policy);
-        let next = act(&mut turn);
-        let told = turn.announcements.iter().map(|it| (it.message.clone(), it.deliver_at)).collect();
-        if next.is_ok() {
-            self.case = turn.case;
-        }
-        (next, told)
-    }
-
-    fn react(&mut self, manager: &dyn ProcessManager, message: &Message, at: Timestamp) -> Told {
-        self.turn(at, |turn| manager.react(message, turn))
-    }
-
-    fn conclude(&mut self, manager: &dyn ProcessManager, call: &Call, answer: Answer, at: Timestamp) -> Told {
-        let message = Message::SubmitRequested(TaskRef { task_id: order().task, task_version: 1 });
-        self.turn(at, |turn| manager.conclude(&message, call, answer, turn))
-    }
-
-    /// Submits, and returns the create call.
-    fn called(&mut self, at: Timestamp) -> Call {
-        let message = Message::SubmitRequested(TaskRef { task_id: order().task, task_version: 1 });
-        loop {
-            match self.react(&SubmitTask, &message, at).0 {
-                Ok(Next::Again) => {}
-                Ok(Next::Call(call)) => return call,
-                other => panic!("no call: {other:?}"),
-            }
-        }
-    }
-
-    fn unclear(&mut self) -> Call {
-        let call = self.called(now());
-        let lost = Answer::Created(Created::Unknown { cause: "reset".to_owned() });
-        self.conclude(&SubmitTask, &call, lost, now()).0.expect("the answer is lost");
-        call
-    }
-
-    fn find(&mut self, at: Timestamp) -> Call {
-        match self.react(&Reconcile, &self.reconcile_due(), at).0 {
-            Ok(Next::Call(call)) => call,
-            other => panic!("no look-up: {other:?}"),
-        }
-    }
-
-    fn reconcile_due(&self) -> Message {
-        Message::ReconcileDue(self.about())
-    }
-
-    fn about(&self) -> AttemptRef {
-        AttemptRef { task_id: order().task, attempt_id: attempt_id(), version: self.case.attempt.version }
-    }
-
-    fn callback(job: &str) -> Message {
-        Message::CallbackReceived(CallbackRef { task_id: order().task, attempt_id: attempt_id(), job: job.to_owned() })
-    }
-
-    fn states(&self) -> (State, attempt::State) {
-        (self.case.task.state.state(), self.case.attempt.state.state())
-    }
-
-    fn running(&mut self) {
-        let call = self.called(now());
-        let accepted = Answer::Created(Created::Accepted { job: "job-1".to_owned() });
-        self.conclude(&SubmitTask, &call, accepted, now()).0.expect("accepted");
-        assert_eq!(self.states(), (State::ProviderRunning, attempt::State::Running));
-    }
-}
+use domain::process::{ApplyCallback, Next, PollProvider, Reconcile, SubmitTask, cancel, wake_up};
+use domain::task::State;
 
 #[test]
 fn two_look_ups_at_the_same_moment_are_one_absence() {
@@ -182,7 +92,7 @@ fn a_wake_up_that_comes_early_is_set_again() {
 fn a_cancel_is_not_forgotten_in_a_review() {
     let mut facts = Facts::submitted();
     facts.unclear();
-    facts.turn(now(), |turn| cancel(turn, "user:1".to_owned()).map(|()| Next::Done).map_err(Into::into)).0.expect("ok");
+    facts.ask(now(), |turn| cancel(turn, "user:1".to_owned())).expect("ok");
     let call = facts.find(later(10));
     let several = Answer::Found(Found::Ambiguous { jobs: vec!["job-1".to_owned(), "job-2".to_owned()] });
     facts.conclude(&Reconcile, &call, several, later(10)).0.expect("a person is asked");

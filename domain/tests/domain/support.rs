@@ -1,12 +1,12 @@
 //! Sample values, shared by the tests of the domain.
 
 use chrono::{TimeDelta, TimeZone, Utc};
-use domain::attempt;
+use domain::attempt::{self, Heard};
 use domain::id::{AccountId, AssetId, AttemptId, TaskId, TenantId};
 use domain::ledger;
 use domain::money::Credits;
 use domain::outcome::{Probe, StoredObject};
-use domain::task::{self, ErrorClass, Order, Video};
+use domain::task::{self, Container, ErrorClass, ExportSpec, Order, Video, Work};
 use domain::time::Timestamp;
 use uuid::Uuid;
 
@@ -34,7 +34,17 @@ pub fn order() -> Order {
         price_per_second: Credits(25),
         submitted_at: now(),
         give_up_at: later(3600),
+        retry_of: None,
+        work: Work::Generate,
     }
+}
+
+/// An export of the sample order's video: a task of its own.
+pub fn export_order(height_px: u32) -> Order {
+    let task = TaskId(Uuid::from_u128(3));
+    let spec = ExportSpec { container: Container::Mp4, height_px };
+    let source_key = "tenants/t/video.mp4".to_owned();
+    Order { task, work: Work::Export { source: order().task, source_key, spec }, ..order() }
 }
 
 pub fn attempt_id() -> AttemptId {
@@ -69,20 +79,31 @@ pub fn task_commands() -> Vec<task::Command> {
     use task::Command as It;
     vec![
         It::Submit(order()),
+        It::Submit(export_order(720)),
+        It::Submit(export_order(721)),
         It::BeginSubmission { attempt_no: 1 },
         It::BeginSubmission { attempt_no: 2 },
         It::Accept,
         It::Defer { retry_at: now(), reason: "throttled".to_owned() },
         It::Defer { retry_at: later(60), reason: "throttled".to_owned() },
+        It::Replace { retry_at: now(), reason: "internal".to_owned(), max_attempts: 2 },
         It::LoseTrack,
         It::BeginFetch,
         It::DelayFetch { retry_at: later(5), cause: "cut short".to_owned() },
+        It::BeginRender,
+        It::DelayRender { retry_at: later(5), cause: "no room".to_owned() },
         It::StoreVideo(video()),
+        It::BeginProcessing { max_tries: 2 },
+        It::DelayProcessing { retry_at: later(5), cause: "no room".to_owned() },
+        It::FinishVideo { probe: probe(), charge: Credits(100), retry_at: later(5), cause: "no picture".to_owned() },
+        It::FinishVideo { probe: probe(), charge: Credits(121), retry_at: later(5), cause: "no picture".to_owned() },
         It::Finish { probe: probe(), thumbnail: object("thumbnail.jpg", "image/jpeg"), charge: Credits(100) },
         It::Finish { probe: probe(), thumbnail: object("thumbnail.jpg", "image/jpeg"), charge: Credits(121) },
+        It::ForgoExtras,
         It::Fail { class: ErrorClass::Provider, code: "internal".to_owned(), message: "it broke".to_owned() },
         It::Fail { class: ErrorClass::Timeout, code: "late".to_owned(), message: "too late".to_owned() },
         It::Cancel { by: "user:1".to_owned() },
+        It::Retry { by: "user:1".to_owned(), give_up_at: later(7200) },
         It::ConfirmCancel,
         It::DiscardOutput,
         It::AskPerson { reason: "ambiguous".to_owned() },
@@ -91,7 +112,12 @@ pub fn task_commands() -> Vec<task::Command> {
 
 pub fn attempt_commands() -> Vec<attempt::Command> {
     use attempt::Command as It;
-    let accept = |job: &str| It::Accept { job: job.to_owned(), next_poll_at: later(2), give_up_at: later(600) };
+    let accept = |job: &str| It::Accept {
+        job: job.to_owned(),
+        how: Heard::LookUp,
+        next_poll_at: later(2),
+        give_up_at: later(600),
+    };
     let fail = |round| It::Fail { round, class: ErrorClass::Provider, code: "x".to_owned(), message: "y".to_owned() };
     vec![
         It::Plan { task: order().task, number: 1, provider: "replicate".to_owned() },
