@@ -191,16 +191,12 @@ const CONSERVED_CREDITS: Check = Check {
           FROM events WHERE category = 'account' AND name IN ('account.granted', 'account.refunded', 'account.adjusted')
          GROUP BY stream_id, name, body->>'key' HAVING count(*) > 1
         UNION ALL
-        SELECT 'task ' || (r.body->>'task') || ' was refunded ' || sum((r.body->>'amount')::bigint) || ' of '
-               || coalesce((SELECT (s.body->>'charged')::bigint FROM events s
-                             WHERE s.category = 'account' AND s.name = 'account.settled' AND s.stream_id = r.stream_id
-                               AND s.body->>'task' = r.body->>'task' LIMIT 1), 0)
-          FROM events r WHERE r.category = 'account' AND r.name = 'account.refunded'
-         GROUP BY r.stream_id, r.body->>'task'
-        HAVING sum((r.body->>'amount')::bigint) >
-               coalesce((SELECT (s.body->>'charged')::bigint FROM events s
-                          WHERE s.category = 'account' AND s.name = 'account.settled' AND s.stream_id = r.stream_id
-                            AND s.body->>'task' = r.body->>'task' LIMIT 1), 0)
+        SELECT 'task ' || task || ' was refunded ' || r.refunded || ' of ' || coalesce(s.charged, 0)
+          FROM (SELECT stream_id, body->>'task' AS task, sum((body->>'amount')::bigint) AS refunded FROM events
+                 WHERE category = 'account' AND name = 'account.refunded' GROUP BY 1, 2) r
+          LEFT JOIN (SELECT stream_id, body->>'task' AS task, max((body->>'charged')::bigint) AS charged FROM events
+                      WHERE category = 'account' AND name = 'account.settled' GROUP BY 1, 2) s USING (stream_id, task)
+         WHERE r.refunded > coalesce(s.charged, 0)
         UNION ALL
         SELECT 'the hold of task ' || (x.body->>'task') || ' expired, and its charge is due'
           FROM events x
