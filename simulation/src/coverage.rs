@@ -99,9 +99,19 @@ const fn task_command(event: &task::Event, before: &Task) -> task::On {
         It::FetchBegun { .. } => On::BeginFetch,
         It::FetchDelayed { .. } => On::DelayFetch,
         It::VideoStored { .. } => On::StoreVideo,
-        It::Succeeded { .. } => On::Finish,
+        It::Succeeded { thumbnail: Some(_), .. } => On::Finish,
+        It::Succeeded { thumbnail: None, .. } => On::ForgoExtras,
+        It::AttemptReplaced { .. } => On::Replace,
+        It::RetryRequested { .. } => On::Retry,
+        It::RenderBegun { .. } => On::BeginRender,
+        It::RenderDelayed { .. } => On::DelayRender,
+        It::ProcessingBegun { .. } => On::BeginProcessing,
+        It::ProcessingDelayed { .. } => On::DelayProcessing,
+        It::VideoReady { .. } => On::FinishVideo,
         It::Failed { .. } => On::Fail,
-        It::Canceled { .. } if matches!(before, Task::CancelReconciling(_)) => On::ConfirmCancel,
+        It::Canceled { .. } if matches!(before, Task::CancelReconciling(_) | Task::ManualReview { .. }) => {
+            On::ConfirmCancel
+        }
         It::CancelRequested { .. } | It::Canceled { .. } => On::Cancel,
         It::CanceledWithOutput {} => On::DiscardOutput,
         It::ReviewRequested { .. } => On::AskPerson,
@@ -132,8 +142,15 @@ fn account_command(event: &ledger::Event) -> ledger::Command {
     use ledger::Event as It;
     match event {
         It::Granted { key, amount } => On::Grant { key: key.clone(), amount: *amount },
-        It::Held { task, amount } => On::Hold { task: *task, amount: *amount },
+        It::Held { task, amount, expires_at } => On::Hold { task: *task, amount: *amount, expires_at: *expires_at },
         It::Settled { task, charged, .. } => On::Settle { task: *task, charge: *charged },
         It::Released { task, .. } => On::Release { task: *task },
+        It::HoldExpired { task, .. } => On::Expire { task: *task },
+        It::Refunded { task, key, amount, reason } => {
+            On::Refund { task: *task, key: key.clone(), amount: *amount, reason: reason.clone() }
+        }
+        It::Adjusted { key, amount, reason, by } => {
+            On::Adjust { key: key.clone(), amount: *amount, reason: reason.clone(), by: by.clone() }
+        }
     }
 }

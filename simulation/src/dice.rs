@@ -84,6 +84,12 @@ faults! {
     FetchNever = 150 "an output can not be had",
     NeverReady = 60 "an output is never ready",
     NotAVideo = 100 "an output is not a video",
+    ThumbnailFails = 1_000 "a thumbnail can not be made this time",
+    NeverThumbnail = 150 "a thumbnail can never be made",
+    RenderNotNow = 1_500 "a render is cut short",
+    NeverRendered = 600 "a render always fails",
+    RenderNever = 500 "a source can not be rendered",
+    KillsWorker = 150 "an input kills the worker that processes it",
     ProcessNotNow = 500 "the media tool or the store fails",
     NeverProcessed = 60 "the media tool never works on this one",
     Corrupt = 150 "a video is corrupt",
@@ -94,6 +100,12 @@ faults! {
     CancelTwice = 1_000 "a user cancels again",
     Foreign = 500 "a stranger cancels",
     AnswerLost = 300 "the answer to a user is lost",
+    Export = 5_000 "a user orders an export",
+    Retry = 5_000 "a user tries a failed task again",
+    RetryNow = 1_500 "a user does not want to wait for the next try",
+    Refund = 1_500 "an operator refunds",
+    Adjust = 3_000 "an operator adjusts an account",
+    Sweep = 4_000 "an operator sweeps expired holds",
     ReplaySame = 800 "an operator replays a message under its own id",
     ReplayNew = 800 "an operator replays a message under a new id",
     GrantTwice = 2_000 "a grant is posted twice",
@@ -118,11 +130,11 @@ impl Faults {
     }
 
     pub(crate) const fn has(self, fault: Fault) -> bool {
-        self.0 & (1 << fault as u32) != 0
+        self.0 & (1 << fault as u128) != 0
     }
 
     pub(crate) const fn without(self, fault: Fault) -> Self {
-        Self(self.0 & !(1 << fault as u32))
+        Self(self.0 & !(1 << fault as u128))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use domain::message::{Message, Topic};
 use domain::process::{
-    ApplyCallback, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile, SettleHold, SubmitTask,
+    ApplyCallback, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile, RenderExport,
+    SettleHold, SubmitTask,
 };
 
 /// Every group's process manager. A group is named by its place here.
-pub(crate) static GROUPS: [&dyn ProcessManager; 8] = [
+pub(crate) static GROUPS: [&dyn ProcessManager; 9] = [
     &SubmitTask,
     &PollProvider,
     &ApplyCallback,
@@ -15,6 +16,7 @@ pub(crate) static GROUPS: [&dyn ProcessManager; 8] = [
     &SettleHold,
     &Notify,
     &Reconcile,
+    &RenderExport,
 ];
 
 /// The group that a message goes to.
@@ -24,9 +26,10 @@ pub(crate) const fn of(message: &Message) -> u8 {
         Topic::GenerationPollDelay => 1,
         Topic::GenerationCallback => 2,
         Topic::AssetFetch | Topic::AssetFetchDelay => 3,
-        Topic::AssetPostprocess => 4,
+        Topic::AssetPostprocess | Topic::AssetPostprocessDelay => 4,
         Topic::BillingSettle => 5,
         Topic::NotificationEvent => 6,
         Topic::CompensationReconcileDelay => 7,
+        Topic::RenderExport | Topic::RenderExportDelay => 8,
     }
 }

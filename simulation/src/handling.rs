@@ -95,6 +95,9 @@ impl World {
                     begun: self.now,
                     call: None,
                 };
+                if self.broker.copies[copy].counts {
+                    self.carrier_new(subject);
+                }
                 let index = self.new_handling(handling);
                 let pause = self.think(subject);
                 self.go_on(index, pause, Phase::Begin);
@@ -165,12 +168,8 @@ impl World {
         let at = instant(self.now);
         let hand = self.handlings[index].as_mut().expect("it goes on");
         let manager = GROUPS[usize::from(hand.group)];
-        let case_key = CaseKey {
-            task: Some(hand.message.task_id()),
-            attempt: hand.message.attempt_id(),
-            account: None,
-            with_account: manager.needs_account(),
-        };
+        let asked = if let Work::Conclude(call, _) = &hand.work { Some(call) } else { None };
+        let case_key = CaseKey::step(&hand.message, asked, manager.needs_account());
         let case = self.store.load(Case::begin(case_key));
         let admitted = admit(&hand.envelope, &hand.message, &case);
         let blind = matches!(admitted, Err(BadMessage::TenantMismatch { .. }))
@@ -354,6 +353,9 @@ impl World {
 
     /// A request is at the provider, whatever became of who sent it.
     pub(crate) fn arrive(&mut self, index: usize, process: u8, epoch: u32, subject: Subject, kind: Kind, call: &Call) {
+        if matches!(call, Call::Process { .. }) && self.has_curse(subject, Fault::KillsWorker) {
+            return self.kill_again(process, epoch);
+        }
         let (answer, pause) = self.answer(subject, kind, call);
         let (answer, pause) = match call {
             Call::Create { timeout, .. } => {
@@ -416,12 +418,14 @@ impl World {
     }
 
     fn drop_handling(&mut self, index: usize) {
-        if let Some(hand) = self.handlings[index].take()
-            && let Some(tx) = hand.tx
-        {
+        let Some(hand) = self.handlings[index].take() else { return };
+        if let Some(tx) = hand.tx {
             self.store.rollback(tx);
         }
         self.free_handlings.push(index);
+        if self.broker.copies[hand.copy].counts {
+            self.carrier_gone_of(hand.subject);
+        }
     }
 
     /// The process died: what it had in hand is gone, and the server rolls back.
@@ -464,5 +468,6 @@ fn no_answer(call: &Call) -> Answer {
         Call::Cancel { .. } => Answer::CancelAsked(domain::outcome::CancelAsked::Unknown),
         Call::Fetch { .. } => Answer::Fetched(domain::outcome::Fetched::NotNow { cause }),
         Call::Process { .. } => Answer::Processed(domain::outcome::Processed::NotNow { cause }),
+        Call::Render { .. } => Answer::Rendered(domain::outcome::Rendered::NotNow { cause }),
     }
 }

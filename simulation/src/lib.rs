@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod api;
 mod broker;
 mod clock;
 mod coverage;

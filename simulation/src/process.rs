@@ -98,6 +98,13 @@ impl World {
         self.queue.plan(self.now + after, Step::Befalls { process, what: Befalls::Restart });
     }
 
+    /// What a worker works on kills it.
+    pub(crate) fn kill_again(&mut self, process: u8, epoch: u32) {
+        if self.processes[usize::from(process)].alive && self.epoch(process) == epoch {
+            self.kill(process);
+        }
+    }
+
     fn restart(&mut self, process: u8) {
         let it = &mut self.processes[usize::from(process)];
         if it.alive {

@@ -144,6 +144,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
     use task::Event as It;
     let after = |count: u64| Some(at + count * SECOND);
     let keep = row.wake_at;
+    let now = State::parse(row.state).unwrap_or(State::Absent);
     let (state, wake_at) = match event {
         It::Submitted { .. } => (State::Queued, after(30)),
         It::SubmissionBegun { attempt_no } => {
@@ -152,7 +153,22 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
         }
         It::Accepted {} if row.canceled => (State::CancelReconciling, keep),
         It::Accepted {} => (State::ProviderRunning, keep),
-        It::Deferred { retry_at, .. } => (State::WaitingRetry, Some(micros(*retry_at))),
+        It::Deferred { retry_at, .. } | It::AttemptReplaced { retry_at, .. } | It::RetryRequested { retry_at, .. } => {
+            (State::WaitingRetry, Some(micros(*retry_at)))
+        }
+        It::RenderBegun { .. } => (State::Rendering, after(600)),
+        It::ProcessingBegun { .. } => (now, after(600)),
+        It::RenderDelayed { retry_at, .. } | It::ProcessingDelayed { retry_at, .. } => {
+            (now, Some(micros(*retry_at)))
+        }
+        It::VideoReady { charge, retry_at, .. } => {
+            row.charge = charge.0;
+            (State::PartiallyReady, Some(micros(*retry_at)))
+        }
+        It::CancelRequested { .. } if now == State::ManualReview => {
+            row.canceled = true;
+            (now, keep)
+        }
         It::TrackLost {} => (State::Reconciling, keep),
         It::FetchBegun { .. } => (State::Fetching, after(300)),
         It::FetchDelayed { retry_at, .. } => (State::Fetching, Some(micros(*retry_at) + 300 * SECOND)),
@@ -235,6 +251,16 @@ fn fold_account(row: &mut ReadAccount, event: &ledger::Event) -> Option<TaskId> 
             row.available += released.0;
             return Some(*task);
         }
+        It::HoldExpired { task, released, .. } => {
+            row.held -= released.0;
+            row.available += released.0;
+            return Some(*task);
+        }
+        It::Refunded { amount, .. } => {
+            row.charged -= amount.0;
+            row.available += amount.0;
+        }
+        It::Adjusted { amount, .. } => row.available += amount.0,
     }
     None
 }

@@ -8,6 +8,7 @@ use crate::world::{Step, World};
 use domain::id::AttemptId;
 use domain::outcome::{
     Answer, Call, CancelAsked, Created, FaultClass, Fetched, Found, JobState, Polled, Probe, Processed, ProviderFault,
+    Rendered,
     StoredObject,
 };
 use std::time::Duration;
@@ -415,7 +416,20 @@ impl World {
             audio_codec: None,
             millihertz: Some(25_000),
         };
+        if self.dice.strikes(subject, Fault::ThumbnailFails) || self.has_curse(subject, Fault::NeverThumbnail) {
+            return Processed::Partial { probe, cause: "no thumbnail".to_owned() };
+        }
         Processed::Ready { probe, thumbnail: object(thumbnail_key, "image/jpeg") }
+    }
+
+    fn render(&mut self, subject: Subject, key: &str) -> Rendered {
+        if self.dice.strikes(subject, Fault::RenderNever) {
+            return Rendered::Never { code: "source_gone", cause: "404".to_owned() };
+        }
+        if self.dice.strikes(subject, Fault::RenderNotNow) || self.has_curse(subject, Fault::NeverRendered) {
+            return Rendered::NotNow { cause: "cut short".to_owned() };
+        }
+        Rendered::Stored(object(key, "video/mp4"))
     }
 
     /// Makes a call that arrives now. The answer comes after the pause; [`Micros::MAX`]: not before the caller's patience ends.
@@ -431,6 +445,7 @@ impl World {
             Call::Poll { job } => (Answer::Polled(self.poll(subject, job)), quick),
             Call::Cancel { job } => (Answer::CancelAsked(self.cancel_job(subject, job)), quick),
             Call::Fetch { job, key } => (Answer::Fetched(self.fetch(subject, job, key)), slow),
+            Call::Render { key, .. } => (Answer::Rendered(self.render(subject, key)), slow),
             Call::Process { thumbnail_key, .. } => (Answer::Processed(self.process_media(subject, thumbnail_key)), slow),
         }
     }

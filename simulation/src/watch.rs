@@ -52,7 +52,8 @@ struct Books {
     charged: i64,
     grants: Vec<String>,
     open: Map<TaskId, i64>,
-    closed: Map<TaskId, ()>,
+    /// What each closed hold was charged, less refunds.
+    closed: Map<TaskId, i64>,
 }
 
 impl World {
@@ -237,8 +238,9 @@ impl World {
 
     fn watch_attempt(&mut self, id: AttemptId, task: Option<TaskId>, event: &attempt::Event, writes: &Writes) {
         use attempt::Event as It;
-        if let It::Planned { task, .. } = event {
+        if let It::Planned { task, number, .. } = event {
             let subject = self.subject_of(*task);
+            self.watch_next_attempt(*task, *number);
             self.attempts.insert(id, subject);
             if let Some(owner) = self.watch.owners.get(&StreamId::task(*task)).copied() {
                 self.watch.owners.insert(StreamId::attempt(id), owner);
@@ -263,6 +265,17 @@ impl World {
         self.watch_owner(StreamId::attempt(id), writes);
     }
 
+    /// A new attempt is made only when the one before it is over.
+    fn watch_next_attempt(&mut self, task: TaskId, number: u32) {
+        let before = AttemptId::of(task, number.saturating_sub(1));
+        let Some(Folded::Attempt(it)) = self.store.folded(StreamId::attempt(before)) else { return };
+        let state = it.state.state();
+        if !matches!(state, attempt::State::Failed | attempt::State::Canceled | attempt::State::GivenUp) {
+            let text = format!("attempt {number} of task {} begins while the one before is {}", self.subject_of(task), state.name());
+            self.violate("one-winner", text);
+        }
+    }
+
     fn watch_account(&mut self, id: AccountId, event: &ledger::Event, told: i64, writes: &Writes) {
         use ledger::Event as It;
         if self.trace.is_recorded() {
@@ -277,13 +290,23 @@ impl World {
                 books.granted += amount.0;
                 twice.then(|| format!("grant {key} is posted twice"))
             }
-            It::Held { task, amount } => {
+            It::Held { task, amount, .. } => {
                 let twice = books.open.insert(*task, amount.0).is_some() || books.closed.contains_key(task);
                 books.available -= amount.0;
                 twice.then(|| format!("credits are held twice for task {task}"))
             }
             It::Settled { task, charged, released } => books.close(*task, charged.0, released.0),
-            It::Released { task, released } => books.close(*task, 0, released.0),
+            It::Released { task, released } | It::HoldExpired { task, released, .. } => {
+                books.close(*task, 0, released.0)
+            }
+            It::Refunded { task, key, amount, .. } => books.refund(*task, key, amount.0),
+            It::Adjusted { key, amount, .. } => {
+                let twice = books.grants.contains(key);
+                books.grants.push(key.clone());
+                books.available += amount.0;
+                books.granted += amount.0;
+                twice.then(|| format!("adjustment {key} is posted twice"))
+            }
         };
         let (available, owner) = (books.available, TenantId(id.0));
         if let Some(text) = fault {
@@ -354,7 +377,7 @@ impl World {
     pub(crate) fn inspect(&mut self) {
         let now = self.now;
         let mut active = false;
-        for subject in self.setup.tasks.clone() {
+        for subject in self.lives.keys().copied().collect::<Vec<_>>() {
             let Some(life) = self.lives.get(&subject) else { continue };
             let Some(task) = life.created.first().copied() else {
                 active |= !life.refused;
@@ -384,7 +407,7 @@ impl World {
 
     /// Everything has come to rest: what must be true then.
     pub(crate) fn watch_end(&mut self) {
-        for subject in self.setup.tasks.clone() {
+        for subject in self.lives.keys().copied().collect::<Vec<_>>() {
             let Some(life) = self.lives.get(&subject) else { continue };
             match life.created.first().copied() {
                 Some(task) if !self.is_at_end(task) || self.waits_for(task).is_some() => {
@@ -440,11 +463,23 @@ impl World {
 }
 
 impl Books {
+    fn refund(&mut self, task: TaskId, key: &str, amount: i64) -> Option<String> {
+        self.available += amount;
+        self.charged -= amount;
+        if self.grants.iter().any(|it| it == key) {
+            return Some(format!("refund {key} is posted twice"));
+        }
+        self.grants.push(key.to_owned());
+        let left = self.closed.entry(task).or_default();
+        *left -= amount;
+        (*left < 0).then(|| format!("more is refunded to task {task} than it was charged"))
+    }
+
     fn close(&mut self, task: TaskId, charged: i64, released: i64) -> Option<String> {
         self.charged += charged;
         self.available += released;
         let open = self.open.remove(&task);
-        let twice = self.closed.insert(task, ()).is_some();
+        let twice = self.closed.insert(task, charged).is_some();
         if twice {
             return Some(format!("the hold of task {task} is closed twice"));
         }

@@ -7,7 +7,8 @@ use crate::coverage::Coverage;
 use crate::dice::{Dice, Fault, PROCESSES, Site, Subject};
 use crate::handling::{Handling, Phase};
 use crate::mutants::Mutant;
-use crate::people::{Act, Api, Life, Request};
+use crate::api::{Api, Request};
+use crate::people::{Act, Life, Wish};
 use crate::process::{self, Befalls, Process};
 use crate::projection::ReadModel;
 use crate::provider::{Kind, Providers};
@@ -32,6 +33,7 @@ pub(crate) enum Step {
     Callback { job: usize, word: &'static str, tries: u32 },
     Person { subject: Subject, act: Act },
     Api { index: usize, process: u8, epoch: u32, phase: Api },
+    Refund { subject: Subject, task: TaskId, amount: i64 },
     Scan { epoch: u32 },
     Project { epoch: u32 },
     Befalls { process: u8, what: Befalls },
@@ -130,8 +132,8 @@ impl World {
     }
 
     fn plan(&mut self) {
-        for subject in self.setup.tasks.clone() {
-            let life = self.new_life(subject);
+        for subject in self.subjects_planned() {
+            let life = self.new_life(subject, Wish::Generate);
             self.lives.insert(subject, life);
         }
         self.plan_people();
@@ -204,6 +206,7 @@ impl World {
             Step::Callback { job, word, tries } => self.callback(job, word, tries),
             Step::Person { subject, act } => self.act(subject, act),
             Step::Api { index, phase, .. } => self.api(index, phase),
+            Step::Refund { subject, task, amount } => self.ask_refund(subject, task, amount),
             Step::Scan { .. } => self.scan(),
             Step::Project { .. } => self.project(),
             Step::Befalls { process, what } => self.befall(process, what),
@@ -318,7 +321,11 @@ fn policy(dice: &mut Dice) -> Policy {
         max_running_seconds: draw(300, 1_800),
         max_waiting_seconds: draw(120, 1_800),
         max_processing_seconds: draw(300, 1_800),
+        max_partial_seconds: draw(60, 1_200),
+        max_processing_tries: u32::try_from(draw(2, 5)).unwrap_or(3),
+        max_render_delays: u32::try_from(draw(1, 5)).unwrap_or(3),
         max_fetch_delays: u32::try_from(draw(2, 8)).unwrap_or(4),
+        max_attempts: u32::try_from(draw(1, 3)).unwrap_or(1),
         backoff_base_ms: 5_000,
         backoff_cap_ms: draw(60_000, 600_000),
         cancel_rule: if draw(0, 1) == 0 { CancelRule::Deliver } else { CancelRule::Discard },

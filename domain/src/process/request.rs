@@ -1,5 +1,6 @@
 //! What people ask for: submit, cancel, grant. Used by the API, in one transaction each.
 
+use super::credits::hold_expires_at;
 use super::turn::Turn;
 use crate::aggregate::Refusal;
 use crate::attempt::{self, Attempt, Heard};
@@ -13,7 +14,8 @@ use crate::time::seconds;
 /// # Errors
 /// `insufficient_credits`, or the task exists with another order.
 pub fn submit(turn: &mut Turn<'_>, order: Order) -> Result<(), Refusal> {
-    turn.account(ledger::Command::Hold { task: order.task, amount: order.hold })?;
+    let expires_at = Some(hold_expires_at(&order, turn.policy));
+    turn.account(ledger::Command::Hold { task: order.task, amount: order.hold, expires_at })?;
     turn.task(task::Command::Submit(order))
 }
 
