@@ -100,6 +100,7 @@ impl World {
     fn put_bad(&mut self, subject: Subject, group: u8, body: Vec<u8>) {
         let copy = self.put(Uuid::nil(), group, body.into(), subject, false);
         self.broker.copies[copy].bad = true;
+        self.broker.copies[copy].most = 16;
         let at = self.now + self.dice.between(subject, Site::DeliverAfter, MILLI, 10 * SECOND);
         self.queue.plan(at, Step::Deliver { copy });
     }

@@ -10,7 +10,7 @@ use crate::store::{InboxKey, Lock, Refused, TxId, Writes};
 use crate::world::{Step, World};
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call, Created, Found, Polled};
-use domain::process::{Case, CaseKey, Next, Turn, admit, read};
+use domain::process::{Case, CaseKey, Next, StreamId, Turn, admit, read};
 
 /// How often one step is tried when others win, how often the record of a call is, and the most steps of a message: as in
 /// `eventstore::consume`.
@@ -58,6 +58,8 @@ pub(crate) struct Handling {
     steps: u32,
     tx: Option<TxId>,
     prepared: Option<(Writes, After)>,
+    /// What its last turn decided, where that ends the message.
+    decided: Vec<(StreamId, i64)>,
     outcome: &'static str,
     /// When the turn that asked for a call was begun: its budget counts from there.
     begun: Micros,
@@ -91,6 +93,7 @@ impl World {
                     steps: 0,
                     tx: None,
                     prepared: None,
+                    decided: Vec::new(),
                     outcome: "",
                     begun: self.now,
                     call: None,
@@ -222,9 +225,10 @@ impl World {
     }
 
     fn prepare(&mut self, index: usize, tx: TxId, writes: &mut Writes, after: After) {
-        let reacts = matches!(self.hand(index).work, Work::React);
         let key = self.hand(index).inbox_key();
-        self.watch_decided(key, writes, matches!(after, After::Finished(_)));
+        let ends = matches!(after, After::Finished(_));
+        self.hand(index).decided =
+            if ends { writes.events.iter().map(|it| (it.0, it.1)).collect() } else { Vec::new() };
         if self.mutant == Some(Mutant::InboxInAnotherTransaction)
             && let Some((_, mark @ Some(_))) = writes.inbox
         {
@@ -232,19 +236,20 @@ impl World {
             let other = self.store.begin(self.now);
             let done = self.commit(other, &alone, None);
             debug_assert!(done.is_ok());
+            let decided = self.hand(index).decided.clone();
+            self.watch_marked(key, decided);
             writes.inbox = None;
         }
         self.store.append(tx, writes);
         if self.mutant == Some(Mutant::AckBeforeCommit) && matches!(after, After::Finished(_)) {
-            let copy = self.hand(index).copy;
-            self.watch_acknowledged(key);
+            let (copy, decided) = (self.hand(index).copy, self.hand(index).decided.clone());
+            self.watch_acknowledged(key, &decided);
             self.acknowledge(copy);
         }
         let writes = std::mem::take(writes);
         let hand = self.hand(index);
         hand.tx = Some(tx);
         hand.prepared = Some((writes, after));
-        let _ = reacts;
         let subject = hand.subject;
         let pause = self.think(subject);
         self.go_on(index, pause, Phase::Commit);
@@ -271,7 +276,13 @@ impl World {
                 self.taint(subject);
                 self.database_failed(index);
             }
-            Ok(()) => self.turned(index, after),
+            Ok(()) => {
+                let (key, decided) = (self.hand(index).inbox_key(), self.hand(index).decided.clone());
+                if writes.inbox.is_some_and(|it| it.1.is_some()) {
+                    self.watch_marked(key, decided);
+                }
+                self.turned(index, after);
+            }
         }
     }
 
@@ -385,6 +396,9 @@ impl World {
     fn finished(&mut self, index: usize, outcome: &'static str) {
         let hand = self.hand(index);
         hand.outcome = outcome;
+        if outcome != "applied" {
+            hand.decided.clear();
+        }
         let subject = hand.subject;
         let pause = self.think(subject);
         self.go_on(index, pause, Phase::Acknowledge);
@@ -399,8 +413,9 @@ impl World {
             }
             _ => None,
         };
+        let decided = std::mem::take(&mut hand.decided);
         self.drop_handling(index);
-        self.watch_acknowledged(key);
+        self.watch_acknowledged(key, &decided);
         if let Some((attempt, job)) = callback {
             self.watch_callback(attempt, &job);
         }

@@ -141,7 +141,10 @@ fn class_of(draw: u64) -> FaultClass {
 impl World {
     /// A create call arrives. Answers with what is said, and how long that takes.
     pub(crate) fn create(&mut self, subject: Subject, kind: Kind, attempt: AttemptId, round: u32) -> (Created, Micros) {
-        let quick = self.dice.between(subject, Site::Network, 20 * MILLI, 2 * SECOND);
+        let mut quick = self.dice.between(subject, Site::Network, 20 * MILLI, 2 * SECOND);
+        if self.dice.strikes(subject, Fault::SlowAnswer) {
+            quick = self.dice.between(subject, Site::Network, 2 * SECOND, 25 * SECOND);
+        }
         let lost = |cause: &str| Created::Unknown { cause: cause.to_owned() };
         if self.dice.strikes(subject, Fault::DropBefore) {
             return (lost("no answer"), Micros::MAX);
@@ -161,18 +164,20 @@ impl World {
         if self.dice.strikes(subject, Fault::ErrorBefore) {
             return (lost("502"), quick);
         }
-        let job = self.accept_job(subject, kind, attempt);
-        if self.dice.strikes(subject, Fault::AcceptThenDrop) {
+        let dropped = self.dice.strikes(subject, Fault::AcceptThenDrop);
+        let error = self.dice.strikes(subject, Fault::ErrorAfter);
+        let job = self.accept_job(subject, kind, attempt, dropped || error);
+        if dropped {
             let pause = if self.dice.below(subject, Site::Network, 2) == 0 { quick } else { Micros::MAX };
             return (lost("the connection was reset"), pause);
         }
-        if self.dice.strikes(subject, Fault::ErrorAfter) {
+        if error {
             return (lost("504"), quick);
         }
         (Created::Accepted { job }, quick)
     }
 
-    fn accept_job(&mut self, subject: Subject, kind: Kind, attempt: AttemptId) -> String {
+    fn accept_job(&mut self, subject: Subject, kind: Kind, attempt: AttemptId, lost: bool) -> String {
         if kind == Kind::ClientId
             && let Some(job) = self.providers.jobs_of(attempt).next()
         {
@@ -181,7 +186,7 @@ impl World {
         }
         let number = self.providers.by_attempt.get(&attempt).map_or(0, Vec::len);
         let id = format!("job-{subject}-{}-{number}", &attempt.0.simple().to_string()[..6]);
-        let job = self.new_job(subject, kind, attempt, id.clone());
+        let job = self.new_job(subject, kind, attempt, id.clone(), lost);
         self.watch_jobs(&job);
         self.trace.tell(kind.name(), format_args!("creates {id}, {:?}", job.fate));
         let index = self.providers.jobs.len();
@@ -192,7 +197,7 @@ impl World {
         id
     }
 
-    fn new_job(&mut self, subject: Subject, kind: Kind, attempt: AttemptId, id: String) -> Job {
+    fn new_job(&mut self, subject: Subject, kind: Kind, attempt: AttemptId, id: String, lost: bool) -> Job {
         let now = self.now;
         let begins_at = now + self.dice.between(subject, Site::Job, 0, 10 * SECOND);
         let mut length = self.dice.between(subject, Site::Job, 2 * SECOND, 60 * SECOND);
@@ -209,7 +214,9 @@ impl World {
             Fate::Succeeds
         };
         let settle = self.policy.settle_delay_ms * MILLI;
-        let (listed_at, excused) = if self.dice.strikes(subject, Fault::CommitVeryLate) {
+        let (listed_at, excused) = if !lost {
+            (now, false)
+        } else if self.dice.strikes(subject, Fault::CommitVeryLate) {
             (now + self.dice.between(subject, Site::Job, 3 * settle, 10 * MINUTE), kind != Kind::ClientId)
         } else if self.dice.strikes(subject, Fault::CommitLate) {
             // Within the promise: two look-ups, a settle delay apart, see it.

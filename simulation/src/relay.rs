@@ -122,6 +122,10 @@ impl World {
     /// A NOTIFY rings: one of the relays looks soon.
     pub(crate) fn ring_relays(&mut self) {
         let subject = PROCESSES + 3;
+        // Whatever becomes of the bell, each relay looks once in a while.
+        for process in crate::process::RELAYS {
+            self.plan_look(process, TICK);
+        }
         if self.dice.strikes(subject, Fault::BellLost) {
             return;
         }

@@ -33,8 +33,8 @@ type Origin = (u8, Uuid);
 /// What is remembered about the run, from outside of the system.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// What the last turn of a message decided: it must be in the facts before the message is acknowledged.
-    decided: Map<InboxKey, Vec<(StreamId, i64)>>,
+    /// What a message's inbox row promises since it is done: it must be in the facts before anybody acknowledges.
+    marked: Map<InboxKey, Vec<(StreamId, i64)>>,
     /// Messages that are done, by where they came from.
     done: Map<Origin, ()>,
     owners: Map<StreamId, TenantId>,
@@ -66,20 +66,19 @@ impl World {
 
     // ------------------------------------------------------------------ deliveries
 
-    /// A turn was decided. Where it ends the message, its events have to be durable before anybody acknowledges.
-    pub(crate) fn watch_decided(&mut self, key: InboxKey, writes: &Writes, ends: bool) {
-        let events = if ends { writes.events.iter().map(|it| (it.0, it.1)).collect() } else { Vec::new() };
-        self.watch.decided.insert(key, events);
+    /// A message's inbox row says "done": what its turn decided has to be in the facts.
+    pub(crate) fn watch_marked(&mut self, key: InboxKey, decided: Vec<(StreamId, i64)>) {
+        if !decided.is_empty() {
+            self.watch.marked.insert(key, decided);
+        }
     }
 
-    pub(crate) fn watch_acknowledged(&mut self, key: InboxKey) {
-        let Some(events) = self.watch.decided.get(&key) else { return };
-        let lost = events.iter().find(|(stream, version)| self.store.version(*stream) < *version).copied();
+    pub(crate) fn watch_acknowledged(&mut self, key: InboxKey, decided: &[(StreamId, i64)]) {
+        let mut promised = decided.iter().chain(self.watch.marked.get(&key).into_iter().flatten());
+        let lost = promised.find(|(stream, version)| self.store.version(*stream) < *version).copied();
         if let Some((stream, version)) = lost {
             let text = format!("a message is acknowledged, and its event {stream} v{version} is not in the facts");
-            let invariant =
-                if self.store.done(key).is_some() { "effect-once" } else { "ack-after-commit" };
-            self.violate(invariant, text);
+            self.violate("ack-after-commit", text);
         }
     }
 

@@ -112,15 +112,18 @@ impl Attempt {
     }
 
     fn orphan(&self, job: String, on: &'static str) -> Result<Decision<Event>, Refusal> {
-        let (core, own) = match self {
-            Self::Running { core, job: own, .. } | Self::Succeeded { core, job: own } => (core, Some(own)),
-            Self::GivenUp { core, job } => (core, job.as_ref()),
-            Self::Failed(core) | Self::Canceled(core) => (core, None),
+        let core = match self {
+            Self::Running { core, .. }
+            | Self::Succeeded { core, .. }
+            | Self::GivenUp { core, .. }
+            | Self::Failed(core)
+            | Self::Canceled(core) => core,
             _ => {
                 return Err(self.refuse(on, NOT_FROM_THIS_STATE, "a job that turns up now is accepted, not an orphan"));
             }
         };
-        if own == Some(&job) || core.orphans.contains(&job) {
+        // Late news of the attempt's own job is no second job.
+        if core.job.as_ref() == Some(&job) || core.orphans.contains(&job) {
             return Ok(Decision::AlreadySo);
         }
         Ok(Decision::one(Event::OrphanRecorded { job }))

@@ -148,7 +148,7 @@ impl Totals {
 }
 
 /// The most lines of a story that are printed.
-const STORY_LINES: usize = 120;
+const STORY_LINES: usize = 60;
 
 fn tell(story: &Story) {
     println!("--- seed {}, tasks {:?}, {} h", story.setup.seed, story.setup.tasks, story.setup.hours);
