@@ -23,10 +23,14 @@ pub enum Mutant {
     SettleTwice,
     /// A hold is released as often as somebody asks.
     ReleaseTwice,
-    /// A task that has ended may fail.
+    /// A refund is posted as often as somebody asks.
+    RefundTwice,
+    /// A task that has succeeded may be cancelled.
     TerminalOverwritten,
-    /// An event is recorded without the message that announces it.
+    /// An event is recorded without the message that sets the next step going.
     AnnouncementForgotten,
+    /// A new attempt begins while the one before it may still run.
+    ReplacedWhileRunning,
 }
 
 #[cfg(feature = "mutants")]

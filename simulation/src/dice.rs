@@ -53,6 +53,8 @@ faults! {
     Forged = 40 "a message that names another tenant",
     Kill = 10_000 "a process is killed",
     Pause = 10_000 "a process is paused and goes on later",
+    Nap = 60 "a worker falls asleep between its commit and its call",
+    NapWithAnswer = 60 "a worker falls asleep with an answer in hand",
     Refuse = 350 "the provider refuses the request",
     Throttle = 600 "the provider answers 429",
     NotSent = 250 "the provider can not be reached",

@@ -303,7 +303,10 @@ impl World {
                 self.go_on(index, pause, Phase::Begin);
             }
             After::Call(_) => {
-                let subject = hand.subject;
+                let (subject, process) = (hand.subject, hand.process);
+                if self.dice.strikes(subject, Fault::Nap) {
+                    self.nap(process);
+                }
                 let pause = self.think(subject);
                 self.go_on(index, pause, Phase::Leave);
             }
@@ -385,6 +388,11 @@ impl World {
     fn heard(&mut self, index: usize, answer: Answer) {
         let name = self.worker_of(index);
         self.trace.tell(name, format_args!("hears {answer:?}"));
+        let (subject, process) = (self.hand(index).subject, self.hand(index).process);
+        if self.dice.strikes(subject, Fault::NapWithAnswer) {
+            self.nap(process);
+            return self.go_on(index, MILLI, Phase::Heard(Box::new(answer)));
+        }
         let hand = self.hand(index);
         let Some((call, _)) = hand.call.clone() else { return };
         hand.work = Work::Conclude(call, answer);

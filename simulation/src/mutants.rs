@@ -86,7 +86,11 @@ mutants! {
     /// See the domain.
     ReleaseTwice = "release twice" in ReleaseTwice,
     /// See the domain.
+    RefundTwice = "refund twice" in RefundTwice,
+    /// See the domain.
+    ReplacedWhileRunning = "another attempt while the first may still run" in ReplacedWhileRunning,
+    /// See the domain.
     TerminalOverwritten = "terminal state overwritten" in TerminalOverwritten,
     /// See the domain.
-    AnnouncementForgotten = "an event without its message" in AnnouncementForgotten,
+    AnnouncementForgotten = "an event without the message that it announces" in AnnouncementForgotten,
 }

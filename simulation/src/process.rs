@@ -70,11 +70,7 @@ impl World {
             }
             Befalls::Pause => {
                 if self.dice.strikes(subject, Fault::Pause) {
-                    // Often past every lease: the create call's, the relay's, the server's patience with a transaction.
-                    let pause = self.dice.between(subject, Site::Sleep, SECOND, 150 * SECOND);
-                    let it = &mut self.processes[usize::from(process)];
-                    it.paused_until = self.now + pause;
-                    self.trace.tell(it.name, format_args!("is paused for {} s", pause / SECOND));
+                    self.nap(process);
                 }
                 if !self.is_calm {
                     self.plan_fate(process, Befalls::Pause);
@@ -82,6 +78,14 @@ impl World {
             }
             Befalls::Restart => self.restart(process),
         }
+    }
+
+    /// Often past every lease: the create call's, the relay's, the server's patience with a transaction.
+    pub(crate) fn nap(&mut self, process: u8) {
+        let pause = self.dice.between(PROCESSES + u32::from(process), Site::Sleep, SECOND, 150 * SECOND);
+        let it = &mut self.processes[usize::from(process)];
+        it.paused_until = it.paused_until.max(self.now + pause);
+        self.trace.tell(it.name, format_args!("is paused for {} s", pause / SECOND));
     }
 
     fn kill(&mut self, process: u8) {

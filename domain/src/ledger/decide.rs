@@ -5,6 +5,7 @@ use super::{Account, Charge, Event, Hold};
 use crate::aggregate::{Aggregate, Category, Decision, Misfit, NOT_FROM_THIS_STATE, Refusal};
 use crate::id::TaskId;
 use crate::money::Credits;
+use crate::mutant::{self, Mutant};
 use crate::stored::StoredEvent;
 use crate::time::Timestamp;
 
@@ -105,6 +106,7 @@ impl Account {
     fn settle(&self, command: &Command, task: TaskId, charge: Credits) -> Decided {
         let held = match self.hold(task) {
             Some(Hold::Open(held)) => held.amount,
+            Some(Hold::Settled(_)) if mutant::on(Mutant::SettleTwice) => charge,
             Some(Hold::Settled(Charge { charged, .. })) if charged == charge => return Ok(Decision::AlreadySo),
             closed => return Err(self.no_open_hold(command, closed)),
         };
@@ -120,6 +122,9 @@ impl Account {
     fn release(&self, command: &Command, task: TaskId) -> Decided {
         match self.hold(task) {
             Some(Hold::Open(held)) => Ok(Decision::one(Event::Released { task, released: held.amount })),
+            Some(Hold::Released) if mutant::on(Mutant::ReleaseTwice) => {
+                Ok(Decision::one(Event::Released { task, released: Credits(1) }))
+            }
             Some(Hold::Released) => Ok(Decision::AlreadySo),
             closed => Err(self.no_open_hold(command, closed)),
         }

@@ -3,6 +3,7 @@
 use super::{Account, Charge, Event, Hold, Reserve};
 use crate::id::TaskId;
 use crate::money::Credits;
+use crate::mutant::{self, Mutant};
 
 impl Account {
     /// Moves amounts; `None` where that can not have happened.
@@ -42,7 +43,9 @@ impl Account {
 
     /// Closes an open hold of exactly `amount`; `released` of it is available again.
     fn close(&mut self, task: TaskId, amount: Credits, released: Credits, how: Hold) -> Option<()> {
-        let Hold::Open(open) = self.hold(task)? else { return None };
+        let Hold::Open(open) = self.hold(task)? else {
+            return (mutant::on(Mutant::SettleTwice) || mutant::on(Mutant::ReleaseTwice)).then_some(());
+        };
         (open.amount == amount && released >= Credits::ZERO).then_some(())?;
         self.held = self.held.minus(amount)?;
         self.available = self.available.plus(released)?;
@@ -56,6 +59,9 @@ impl Account {
         self.refunded = self.refunded.plus(amount)?;
         self.available = self.available.plus(amount)?;
         self.holds.insert(task, Hold::Settled(Charge { charged, refunded }));
+        if mutant::on(Mutant::RefundTwice) {
+            return Some(());
+        }
         self.refunds.insert(key.to_owned(), (task, amount)).is_none().then_some(())
     }
 }

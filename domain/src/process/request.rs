@@ -6,6 +6,7 @@ use crate::aggregate::Refusal;
 use crate::attempt::{self, Attempt, Heard};
 use crate::ledger;
 use crate::money::Credits;
+use crate::mutant::{self, Mutant};
 use crate::task::{self, ErrorClass, Order, Task, Work};
 use crate::time::seconds;
 
@@ -25,6 +26,9 @@ pub fn submit(turn: &mut Turn<'_>, order: Order) -> Result<(), Refusal> {
 /// The provider has finished (`FETCHING` and later), or the task has ended otherwise.
 pub fn cancel(turn: &mut Turn<'_>, by: String) -> Result<(), Refusal> {
     turn.task(task::Command::Cancel { by })?;
+    if mutant::on(Mutant::CancelAtOnce) && matches!(turn.case.task.state, Task::CancelReconciling(_)) {
+        return turn.task(task::Command::ConfirmCancel);
+    }
     if matches!((&turn.case.task.state, &turn.case.attempt.state), (Task::Canceled(_), Attempt::Planned(_))) {
         turn.attempt(attempt::Command::ConfirmCancel)?;
     }
