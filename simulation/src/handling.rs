@@ -389,7 +389,12 @@ impl World {
         let name = self.worker_of(index);
         self.trace.tell(name, format_args!("hears {answer:?}"));
         let (subject, process) = (self.hand(index).subject, self.hand(index).process);
-        if self.dice.strikes(subject, Fault::NapWithAnswer) {
+        let no = matches!(
+            answer,
+            Answer::Created(Created::Rejected(_) | Created::Throttled { .. } | Created::NotSent { .. })
+        );
+        let nap = self.dice.strikes(subject, Fault::NapWithAnswer);
+        if nap || (no && self.dice.strikes(subject, Fault::NapWithNo)) {
             self.nap(process);
             return self.go_on(index, MILLI, Phase::Heard(Box::new(answer)));
         }

@@ -69,6 +69,16 @@ pub(crate) const FAMILY: u32 = 1_000;
 /// Subjects of what is done for a tenant.
 const TENANT_SUBJECTS: Subject = PROCESSES + 20;
 
+/// Faults that never end for the task that has them.
+const CURSES: [Fault; 6] = [
+    Fault::NeverTaken,
+    Fault::NeverReady,
+    Fault::NeverProcessed,
+    Fault::NeverThumbnail,
+    Fault::NeverRendered,
+    Fault::KillsWorker,
+];
+
 impl World {
     pub(crate) fn tenant(&self, number: u64) -> TenantId {
         TenantId(derived("simulated-tenant", Uuid::from_u128(u128::from(self.seed)), &number.to_string()))
@@ -135,7 +145,7 @@ impl World {
             }
         };
         let kind = Kind::ALL[usize::try_from(self.dice.below(subject, Site::Provider, 4)).unwrap_or(0)];
-        let curses = [Fault::NeverReady, Fault::NeverProcessed, Fault::NeverThumbnail, Fault::NeverRendered, Fault::KillsWorker]
+        let curses = CURSES
             .into_iter()
             .filter(|it| self.dice.strikes(subject, *it))
             .collect();

@@ -150,7 +150,7 @@ impl World {
             return (lost("no answer"), Micros::MAX);
         }
         self.watch_create(attempt, round);
-        if self.dice.strikes(subject, Fault::Throttle) {
+        if self.dice.strikes(subject, Fault::Throttle) || self.has_curse(subject, Fault::NeverTaken) {
             self.deny(attempt, round);
             let asked = self.dice.below(subject, Site::Network, 40);
             let retry_after = (asked > 10).then(|| Duration::from_secs(asked));
@@ -283,7 +283,7 @@ impl World {
         if job.fate != Fate::Never && !self.dice.strikes(subject, Fault::CallbackLost) {
             let mut pause = self.dice.between(subject, Site::Callback, 100 * MILLI, 3 * SECOND);
             if self.dice.strikes(subject, Fault::CallbackLate) {
-                pause = self.dice.between(subject, Site::Callback, MINUTE, HOUR);
+                pause = self.dice.between(subject, Site::Callback, MINUTE, 4 * HOUR);
             }
             at.push((job.ends_at + pause, "end"));
             if self.dice.strikes(subject, Fault::CallbackDuplicate) {
