@@ -110,8 +110,19 @@ pub enum Command {
     Status,
     /// Print the GraphQL schema.
     Schema,
-    /// Print the transition tables.
+    /// Look at the rules.
     Domain {
+        /// At what.
+        #[command(subcommand)]
+        action: DomainAction,
+    },
+}
+
+/// What to look at.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum DomainAction {
+    /// Print the transition tables.
+    Transitions {
         /// Format.
         #[arg(long, value_enum, default_value_t = TableFormat::Mermaid)]
         format: TableFormat,
@@ -141,7 +152,7 @@ pub enum TopicsAction {
 /// How tables are printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum TableFormat {
-    /// JSON rows.
+    /// JSON: rows and terminal states by aggregate.
     Json,
     /// Mermaid state diagrams.
     Mermaid,

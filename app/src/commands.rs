@@ -1,6 +1,8 @@
 //! What each subcommand does.
 
-use crate::cli::{BrokerArgs, Cli, Command, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction};
+use crate::cli::{
+    BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction,
+};
 use crate::client::{Client, submit};
 use crate::config::Settings;
 use crate::roles::{Role, run as run_roles};
@@ -60,7 +62,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             println!("{}", api::schema_sdl());
             Ok(())
         }
-        Command::Domain { format } => print_tables(format),
+        Command::Domain { action: DomainAction::Transitions { format } } => print_tables(format),
     }
 }
 
@@ -253,17 +255,19 @@ async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
 }
 
 fn print_tables(format: TableFormat) -> anyhow::Result<()> {
-    use domain::diagram::{account_rows, attempt_rows, mermaid, task_rows};
+    use domain::diagram::{NamedRow, account_rows, attempt_rows, mermaid, task_rows, terminal};
     let tables = [("task", task_rows()), ("attempt", attempt_rows()), ("account", account_rows())];
     match format {
         TableFormat::Mermaid => tables.iter().for_each(|(name, rows)| println!("%% {name}\n{}", mermaid(rows))),
         TableFormat::Json => {
-            let rows = |rows: &[domain::diagram::NamedRow]| -> Vec<serde_json::Value> {
-                let row = |(from, on, to, when): &domain::diagram::NamedRow| serde_json::json!({ "from": from, "on": on, "to": to, "when": when });
-                rows.iter().map(row).collect()
+            let row =
+                |(from, on, to, when): &NamedRow| serde_json::json!({ "from": from, "on": on, "to": to, "when": when });
+            let table = |rows: &[NamedRow]| {
+                let transitions: Vec<_> = rows.iter().map(row).collect();
+                serde_json::json!({ "transitions": transitions, "terminal": terminal(rows) })
             };
             let all: serde_json::Map<String, serde_json::Value> =
-                tables.iter().map(|(name, it)| ((*name).to_owned(), rows(it).into())).collect();
+                tables.iter().map(|(name, it)| ((*name).to_owned(), table(it))).collect();
             println!("{}", serde_json::to_string_pretty(&all).context("tables are plain text")?);
         }
     }

@@ -163,12 +163,13 @@ impl Handling<'_> {
         if contended {
             tx.queue_up(&self.streams()).await?;
         }
-        let mut case = tx.load(Case::begin(self.case_key())).await?;
+        let key = self.case_key(step);
+        let mut case = tx.load(Case::begin(key)).await?;
         if contended && self.manager.needs_account() {
             // Which account it is, the first reading told: queue up for it, then read what others did meanwhile.
             let account = case.account_id().map(StreamId::account);
             tx.queue_up(&account.into_iter().collect::<Vec<_>>()).await?;
-            case = tx.load(Case::begin(self.case_key())).await?;
+            case = tx.load(Case::begin(key)).await?;
         }
         admit(&self.envelope, &self.message, &case).map_err(StepFault::Bad)?;
         let mut turn = Turn::new(case, now, &self.store.policy);
@@ -217,13 +218,12 @@ impl Handling<'_> {
         Ok(turned)
     }
 
-    fn case_key(&self) -> CaseKey {
-        CaseKey {
-            task: Some(self.message.task_id()),
-            attempt: self.message.attempt_id(),
-            account: None,
-            with_account: self.manager.needs_account(),
-        }
+    fn case_key(&self, step: &Step) -> CaseKey {
+        let asked = match step {
+            Step::React => None,
+            Step::Conclude(asked) => Some(&asked.0),
+        };
+        CaseKey::step(&self.message, asked, self.manager.needs_account())
     }
 
     fn streams(&self) -> Vec<StreamId> {

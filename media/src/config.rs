@@ -113,13 +113,22 @@ pub struct MediaConfig {
     pub ffprobe: PathBuf,
     /// How long one run of a tool may take before it is killed, in seconds.
     pub timeout_seconds: u64,
+    /// How long one render may take before it is killed, in seconds. With both transfers it stays below the time after which
+    /// the task counts as stalled.
+    pub render_timeout_seconds: u64,
     /// Threads that one run of `ffmpeg` may use.
     pub threads: u32,
 }
 
 impl Default for MediaConfig {
     fn default() -> Self {
-        Self { ffmpeg: "ffmpeg".into(), ffprobe: "ffprobe".into(), timeout_seconds: 60, threads: 1 }
+        Self {
+            ffmpeg: "ffmpeg".into(),
+            ffprobe: "ffprobe".into(),
+            timeout_seconds: 60,
+            render_timeout_seconds: 300,
+            threads: 1,
+        }
     }
 }
 

@@ -11,13 +11,13 @@ use futures_util::future::BoxFuture;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
-use workers::ports::{Media, MediaError, Probe};
+use workers::ports::{ExportSpec, Media, MediaError, Probe};
 
 /// Formats that hold their own data. Playlists (`hls`, `concat`, `dash`, image lists …) are not among them.
 const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,mpegts,mpegvideo";
 
 /// The most pixels of one picture, 64 million: above 8K, below what would fill the memory.
-const MAX_PIXELS: u64 = 1 << 26;
+pub(crate) const MAX_PIXELS: u64 = 1 << 26;
 
 /// The longer side of a thumbnail, in pixels.
 const THUMBNAIL_SIDE: u32 = 1280;
@@ -28,7 +28,7 @@ const THUMBNAIL_AT: u64 = 1000;
 /// Implements [`Media`] by running the tools.
 #[derive(Clone, Debug)]
 pub struct Ffmpeg {
-    config: MediaConfig,
+    pub(crate) config: MediaConfig,
 }
 
 /// What [`Ffmpeg::check`] found.
@@ -73,7 +73,7 @@ impl Ffmpeg {
         Duration::from_secs(self.config.timeout_seconds)
     }
 
-    async fn probe_file(&self, file: &Path) -> Result<Probe, MediaError> {
+    pub(crate) async fn probe_file(&self, file: &Path) -> Result<Probe, MediaError> {
         must_have_content(file).await?;
         let shown = ["-print_format", "json", "-show_error", "-show_format", "-show_streams"];
         let finished = self.ffprobe(&shown, file).await?;
@@ -118,10 +118,20 @@ impl Ffmpeg {
     }
 
     async fn run(&self, name: &str, program: &Path, arguments: &[OsString]) -> Result<Finished, MediaError> {
-        let finished = run(program, arguments, self.limit()).await.map_err(|error| {
+        self.run_for(self.limit(), name, program, arguments).await
+    }
+
+    pub(crate) async fn run_for(
+        &self,
+        limit: Duration,
+        name: &str,
+        program: &Path,
+        arguments: &[OsString],
+    ) -> Result<Finished, MediaError> {
+        let finished = run(program, arguments, limit).await.map_err(|error| {
             MediaError::Tool(match error {
                 RunError::NotStarted(kind) => format!("{name} did not start: {kind}"),
-                RunError::OutOfTime => format!("{name} was killed after {} s", self.config.timeout_seconds),
+                RunError::OutOfTime => format!("{name} was killed after {} s", limit.as_secs()),
                 RunError::Broken(kind) => format!("{name} could not be followed: {kind}"),
             })
         })?;
@@ -137,11 +147,8 @@ impl Ffmpeg {
 
     async fn make_thumbnail(&self, file: &Path, probe: &Probe, to: &Path) -> Result<(), MediaError> {
         must_have_content(file).await?;
-        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Takes its name only when it is a whole picture; removed otherwise.
-        let part = tempfile::NamedTempFile::new_in(folder)
-            .map_err(|error| MediaError::Tool(format!("no place for the thumbnail: {}", error.kind())))?
-            .into_temp_path();
+        let part = beside(to)?;
         let at = probe.duration_millis.map_or(THUMBNAIL_AT, |duration| THUMBNAIL_AT.min(duration / 2));
         // Beyond the last picture the tool ends well and writes nothing: then the first one is taken.
         let made =
@@ -170,9 +177,7 @@ impl Ffmpeg {
         arguments.extend(words(&["-threads", &threads, "-c:v", "mjpeg", "-q:v", "4", "-f", "mjpeg"]));
         arguments.push(file_url(to));
         let finished = self.run("ffmpeg", &self.config.ffmpeg, &arguments).await?;
-        if ["No space left", "Cannot allocate memory"].iter().any(|words| finished.stderr.contains(words)) {
-            return Err(MediaError::Tool("ffmpeg ran out of room".to_owned()));
-        }
+        must_have_had_room(&finished)?;
         let picture =
             tokio::fs::read(to).await.map_err(|error| MediaError::Tool(format!("no thumbnail: {}", error.kind())))?;
         // The exit status says little: what counts is a picture from its first marker to its last.
@@ -193,27 +198,53 @@ impl Media for Ffmpeg {
     ) -> BoxFuture<'a, Result<(), MediaError>> {
         Box::pin(self.make_thumbnail(file, probe, to))
     }
+
+    fn render<'a>(
+        &'a self,
+        file: &'a Path,
+        probe: &'a Probe,
+        spec: ExportSpec,
+        to: &'a Path,
+    ) -> BoxFuture<'a, Result<(), MediaError>> {
+        Box::pin(self.render_file(file, probe, spec, to))
+    }
 }
 
 /// The options of an untrusted input file, and the file.
-fn input(file: &Path) -> Vec<OsString> {
+pub(crate) fn input(file: &Path) -> Vec<OsString> {
     let mut arguments = words(&["-protocol_whitelist", "file", "-format_whitelist", FORMATS, "-i"]);
     arguments.push(file_url(file));
     arguments
 }
 
 /// A file name as the tools read it: with the protocol said, no part of the name can be another, nor an option.
-fn file_url(file: &Path) -> OsString {
+pub(crate) fn file_url(file: &Path) -> OsString {
     let mut url = OsString::from("file:");
     url.push(file);
     url
 }
 
-fn words(texts: &[&str]) -> Vec<OsString> {
+/// A file in the making, in the folder of the one it will be; removed unless it takes that name.
+pub(crate) fn beside(to: &Path) -> Result<tempfile::TempPath, MediaError> {
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let part = tempfile::NamedTempFile::new_in(folder)
+        .map_err(|error| MediaError::Tool(format!("no place for the result: {}", error.kind())))?;
+    Ok(part.into_temp_path())
+}
+
+/// A full disk is the machine's fault, not the file's.
+pub(crate) fn must_have_had_room(finished: &Finished) -> Result<(), MediaError> {
+    if ["No space left", "Cannot allocate memory"].iter().any(|words| finished.stderr.contains(words)) {
+        return Err(MediaError::Tool("ffmpeg ran out of room".to_owned()));
+    }
+    Ok(())
+}
+
+pub(crate) fn words(texts: &[&str]) -> Vec<OsString> {
     texts.iter().map(OsString::from).collect()
 }
 
-fn broke(finished: &Finished) -> String {
+pub(crate) fn broke(finished: &Finished) -> String {
     format!("the tool ended early ({})", finished.status)
 }
 
@@ -225,7 +256,7 @@ fn thumbnail_size(probe: &Probe) -> (u32, u32) {
     (scaled(probe.width), scaled(probe.height))
 }
 
-async fn must_have_content(file: &Path) -> Result<(), MediaError> {
+pub(crate) async fn must_have_content(file: &Path) -> Result<(), MediaError> {
     match tokio::fs::metadata(file).await {
         Ok(meta) if meta.is_file() && meta.len() == 0 => Err(MediaError::Corrupt("the file is empty".to_owned())),
         Ok(meta) if meta.is_file() => Ok(()),

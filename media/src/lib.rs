@@ -9,6 +9,7 @@ mod keys;
 mod links;
 mod objects;
 mod probe;
+mod render;
 mod sniff;
 mod upload;
 

@@ -46,6 +46,8 @@ pub enum Group {
     AssetFetch,
     /// Probes outputs and makes thumbnails.
     AssetPostprocess,
+    /// Renders exports.
+    RenderExport,
     /// Settles or releases holds.
     BillingSettle,
     /// Tells people.
@@ -56,12 +58,13 @@ pub enum Group {
 
 impl Group {
     /// Every group.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SchedulerSubmit,
         Self::ProviderPoll,
         Self::CallbackApply,
         Self::AssetFetch,
         Self::AssetPostprocess,
+        Self::RenderExport,
         Self::BillingSettle,
         Self::NotificationPush,
         Self::Reconcile,
@@ -76,6 +79,7 @@ impl Group {
             Self::CallbackApply => "cg_callback_apply_v1",
             Self::AssetFetch => "cg_asset_fetch_v1",
             Self::AssetPostprocess => "cg_asset_postprocess_v1",
+            Self::RenderExport => "cg_render_export_v1",
             Self::BillingSettle => "cg_billing_settle_v1",
             Self::NotificationPush => "cg_notification_push_v1",
             Self::Reconcile => "cg_reconcile_v1",
@@ -90,7 +94,8 @@ impl Group {
             Self::ProviderPoll => &[Topic::GenerationPollDelay],
             Self::CallbackApply => &[Topic::GenerationCallback],
             Self::AssetFetch => &[Topic::AssetFetch, Topic::AssetFetchDelay],
-            Self::AssetPostprocess => &[Topic::AssetPostprocess],
+            Self::AssetPostprocess => &[Topic::AssetPostprocess, Topic::AssetPostprocessDelay],
+            Self::RenderExport => &[Topic::RenderExport, Topic::RenderExportDelay],
             Self::BillingSettle => &[Topic::BillingSettle],
             Self::NotificationPush => &[Topic::NotificationEvent],
             Self::Reconcile => &[Topic::CompensationReconcileDelay],
@@ -107,6 +112,8 @@ impl Group {
                 4
             }
             Self::AssetPostprocess => 2,
+            // A render keeps a processor busy for as long as it takes.
+            Self::RenderExport => 1,
         }
     }
 }
@@ -166,6 +173,9 @@ impl Catalogue {
             Topic::AssetFetch => "asset_fetch_normal",
             Topic::AssetFetchDelay => "asset_fetch_delay",
             Topic::AssetPostprocess => "asset_postprocess_normal",
+            Topic::AssetPostprocessDelay => "asset_postprocess_delay",
+            Topic::RenderExport => "render_export_normal",
+            Topic::RenderExportDelay => "render_export_delay",
             Topic::BillingSettle => "billing_settle_normal",
             Topic::NotificationEvent => "notification_event_normal",
             Topic::CompensationReconcileDelay => "compensation_reconcile_delay",

@@ -2,7 +2,8 @@
 
 use crate::calls::Outside;
 use domain::process::{
-    ApplyCallback, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile, SettleHold, SubmitTask,
+    ApplyCallback, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile, RenderExport,
+    SettleHold, SubmitTask,
 };
 use eventstore::{Ack, Again, Delivery, Store};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub fn process_managers() -> Vec<Arc<dyn ProcessManager>> {
         Arc::new(ApplyCallback),
         Arc::new(FetchOutput),
         Arc::new(ProcessMedia),
+        Arc::new(RenderExport),
         Arc::new(SettleHold),
         Arc::new(Notify),
         Arc::new(Reconcile),

@@ -8,6 +8,7 @@ use domain::id::AttemptId;
 pub use domain::outcome::{
     CancelAsked, Created, FaultClass, Found, JobState, Polled, Probe, ProviderFault, StoredObject,
 };
+pub use domain::task::{Container, ExportSpec};
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -161,4 +162,12 @@ pub trait Media: Send + Sync {
     /// Writes a JPEG thumbnail of a video to `to`.
     fn thumbnail<'a>(&'a self, file: &'a Path, probe: &'a Probe, to: &'a Path)
     -> BoxFuture<'a, Result<(), MediaError>>;
+    /// Writes a video in another size to `to`. `probe` is the source's; the width follows from it.
+    fn render<'a>(
+        &'a self,
+        file: &'a Path,
+        probe: &'a Probe,
+        spec: ExportSpec,
+        to: &'a Path,
+    ) -> BoxFuture<'a, Result<(), MediaError>>;
 }

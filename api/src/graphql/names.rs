@@ -20,8 +20,12 @@ pub(crate) enum TaskState {
     CancelReconciling,
     /// The provider has finished; the output is being fetched.
     Fetching,
+    /// An export is being rendered.
+    Rendering,
     /// The video is stored and is being examined.
     MediaProcessing,
+    /// The video can be played; its thumbnail is still to come.
+    PartiallyReady,
     /// A person has been asked.
     ManualReview,
     /// End: the video is ready.

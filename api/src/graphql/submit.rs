@@ -10,7 +10,7 @@ use async_graphql::{Context, Error, ID, InputObject};
 use domain::id::{AccountId, AssetId, TaskId, TenantId};
 use domain::money::Credits;
 use domain::process::Policy;
-use domain::task::Order;
+use domain::task::{Order, Work};
 use domain::time::{Timestamp, seconds};
 use std::collections::HashSet;
 
@@ -112,6 +112,8 @@ impl Ordered {
             price_per_second: self.model.price_per_second,
             submitted_at: now,
             give_up_at: now + seconds(policy.max_waiting_seconds),
+            retry_of: None,
+            work: Work::Generate,
         }
     }
 }

@@ -73,7 +73,8 @@ impl Task {
     /// How far the provider says it is, 0 to 100; 100 once there is a video.
     #[graphql(complexity = 5)]
     async fn progress_percent(&self, ctx: &Context<'_>) -> Result<Option<i32>> {
-        if self.0.state == domain::task::State::Succeeded.name() {
+        use domain::task::State;
+        if [State::PartiallyReady.name(), State::Succeeded.name()].contains(&self.0.state.as_str()) {
             return Ok(Some(100));
         }
         let attempts = attempts(ctx, self.0.task).await?;
@@ -132,7 +133,7 @@ impl Task {
         Ok(assets(ctx, self.0.task).await?.into_iter().map(Asset).collect())
     }
 
-    /// The video, once there is one.
+    /// The video, once there is one; it can be played before the task has succeeded.
     #[graphql(complexity = "5 + child_complexity")]
     async fn video(&self, ctx: &Context<'_>) -> Result<Option<Asset>> {
         self.asset(ctx, AssetKind::Video).await

@@ -5,7 +5,7 @@ use domain::message::{Envelope, Message};
 use domain::money::Credits;
 use domain::outcome::{Answer, Call};
 use domain::process::{CaseKey, Policy, grant, submit};
-use domain::task::Order;
+use domain::task::{Order, Work};
 use eventstore::testkit::TestDatabase;
 use eventstore::{
     CallContext, Caller, Committed, Delivery, ExecuteError, Executed, IdempotencyKey, Meta, Request, Store, Submission,
@@ -70,6 +70,8 @@ pub async fn submitted(store: &Store, tenant: TenantId, key: Option<&str>) -> Re
         price_per_second: Credits(20),
         submitted_at: now,
         give_up_at: now + chrono::TimeDelta::hours(1),
+        retry_of: None,
+        work: Work::Generate,
     };
     let case = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
     let submission = Submission { task, prompt: "a boat".to_owned() };

@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use workers::ports::{Media, MediaError, Probe};
 
-const H264: &str = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p";
-const SOUND: &str = "-f lavfi -i sine=duration=2";
+pub(crate) const H264: &str = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p";
+pub(crate) const SOUND: &str = "-f lavfi -i sine=duration=2";
 
 /// A folder of made files and the tools to look at them.
-struct Bench {
+pub(crate) struct Bench {
     folder: tempfile::TempDir,
-    media: Ffmpeg,
+    pub(crate) media: Ffmpeg,
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self { folder: tempfile::tempdir()?, media: Ffmpeg::new(MediaConfig::default()) })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Runs ffmpeg with arguments parted by blanks, and answers the file it made.
-    fn make(&self, arguments: &str, name: &str) -> Result<PathBuf> {
+    pub(crate) fn make(&self, arguments: &str, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         let made = Command::new("ffmpeg")
             .args(["-nostdin", "-v", "error", "-y"])
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     /// Two seconds of a moving picture of this size.
-    fn clip(&self, size: &str, name: &str) -> Result<PathBuf> {
+    pub(crate) fn clip(&self, size: &str, name: &str) -> Result<PathBuf> {
         self.make(&format!("-f lavfi -i testsrc=size={size}:rate=25:duration=2 {H264}"), name)
     }
 
@@ -210,7 +210,7 @@ async fn rotation_is_applied_to_size_and_thumbnail() -> Result<()> {
 }
 
 /// An MP4 with its display matrix set to so many degrees clockwise, as a phone held sideways writes it.
-fn turned(video: &[u8], degrees: u32) -> Result<Vec<u8>> {
+pub(crate) fn turned(video: &[u8], degrees: u32) -> Result<Vec<u8>> {
     let (cosine, sine): (i32, i32) = match degrees {
         0 => (1, 0),
         90 => (0, 1),

@@ -2,6 +2,7 @@
 
 mod ffmpeg;
 mod objects;
+mod render;
 mod stubs;
 mod support;
 mod transfers;

@@ -26,7 +26,13 @@ impl Stub {
         fs::set_permissions(folder.path().join("tool.part"), fs::Permissions::from_mode(0o755))?;
         fs::copy(folder.path().join("tool.part"), &tool)?;
         fs::write(folder.path().join("video.mp4"), b"content")?;
-        let config = MediaConfig { ffmpeg: tool.clone(), ffprobe: tool, timeout_seconds: 1, threads: 1 };
+        let config = MediaConfig {
+            ffmpeg: tool.clone(),
+            ffprobe: tool,
+            timeout_seconds: 1,
+            render_timeout_seconds: 1,
+            threads: 1,
+        };
         Ok(Self { folder, media: Ffmpeg::new(config) })
     }
 

@@ -128,10 +128,10 @@ const NO_BLIND_RESUBMIT: Check = Check {
          GROUP BY stream_id HAVING count(DISTINCT body->>'job') > 1",
 };
 
-/// Which attempt a video is of, its asset's key says: the attempt's id is the folder.
+/// Which attempt a video is of, its asset's key says: the attempt's id is the folder. An export has no attempt.
 const ONE_WINNER: Check = Check {
     invariant: "one-winner",
-    holds: "each task has at most one video, and it is of an attempt that succeeded",
+    holds: "each task has at most one video, and it is of an attempt that succeeded, or of an export's render",
     offenders: "
         SELECT 'task ' || stream_id || ' has ' || count(*) || ' of ' || name
           FROM events WHERE category = 'task' AND name IN ('task.video_stored', 'task.succeeded')
@@ -140,6 +140,9 @@ const ONE_WINNER: Check = Check {
         SELECT 'task ' || v.stream_id || ' delivers the video of no attempt that succeeded'
           FROM events v
          WHERE v.category = 'task' AND v.name = 'task.video_stored'
+           AND NOT EXISTS (SELECT FROM events o
+                            WHERE o.category = 'task' AND o.stream_id = v.stream_id AND o.version = 1
+                              AND o.body#>>'{order,work,kind}' = 'export')
            AND NOT EXISTS (
                SELECT FROM events p
                  JOIN events s ON s.category = 'attempt' AND s.stream_id = p.stream_id AND s.name = 'attempt.succeeded'

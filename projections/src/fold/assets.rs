@@ -11,23 +11,29 @@ use uuid::Uuid;
 pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<(), Fault> {
     match event {
         Event::VideoStored { video, .. } => insert(connection, at, video.asset.0, "video", &video.object).await,
-        Event::Succeeded { probe, thumbnail, .. } => {
+        Event::VideoReady { probe, .. } | Event::Succeeded { probe, thumbnail: None, .. } => {
+            measure(connection, at, probe).await
+        }
+        Event::Succeeded { probe, thumbnail: Some(thumbnail), .. } => {
             measure(connection, at, probe).await?;
-            let attempt = current_attempt(connection, at.stream).await?;
-            insert(connection, at, AssetId::of(attempt, "thumbnail").0, "thumbnail", thumbnail).await
+            let asset = thumbnail_id(connection, TaskId(at.stream)).await?;
+            insert(connection, at, asset.0, "thumbnail", thumbnail).await
         }
         _ => Ok(()),
     }
 }
 
-async fn current_attempt(connection: &mut PgConnection, task: Uuid) -> Result<AttemptId, Fault> {
+/// The attempt that made the video names its thumbnail; an export has none, and its task does.
+async fn thumbnail_id(connection: &mut PgConnection, task: TaskId) -> Result<AssetId, Fault> {
     let number: Option<i32> =
         sqlx::query_scalar("/* fold.current_attempt */ SELECT attempt_no FROM read_tasks WHERE task_id = $1")
-            .bind(task)
+            .bind(task.0)
             .fetch_optional(connection)
             .await?;
-    let number = number.and_then(|it| u32::try_from(it).ok()).ok_or(FoldCause::Dangling("task"))?;
-    Ok(AttemptId::of(TaskId(task), number))
+    Ok(match number.and_then(|it| u32::try_from(it).ok()).ok_or(FoldCause::Dangling("task"))? {
+        0 => AssetId::of_export(task, "thumbnail"),
+        number => AssetId::of(AttemptId::of(task, number), "thumbnail"),
+    })
 }
 
 /// The asset belongs to whom its task belongs to.

@@ -11,7 +11,7 @@ const QUEUED_SECONDS: u64 = 30;
 const SUBMITTING_SECONDS: u64 = 60;
 /// Longer than a fetch may take (`limits.transfer_seconds`, twice): one that runs well is not begun again beside itself.
 const FETCHING_SECONDS: u64 = 300;
-/// Longer than probing and the thumbnail may take together.
+/// Longer than probing and the thumbnail, or a render, may take together.
 const PROCESSING_SECONDS: u64 = 600;
 const CANCELING_SECONDS: u64 = 10;
 const SETTLING_SECONDS: u64 = 30;
@@ -38,7 +38,8 @@ impl Wake {
 
 /// What an event changes in a task's row.
 struct Change<'a> {
-    state: State,
+    /// The new state; `None`: it stays as it is.
+    state: Option<State>,
     /// The state instead, where the user wants the task cancelled.
     if_canceled: Option<State>,
     wake: Wake,
@@ -47,12 +48,14 @@ struct Change<'a> {
     error: Option<(&'static str, &'a str, &'a str)>,
     review_reason: Option<&'a str>,
     canceled_by: Option<&'a str>,
+    /// A task in review stays there, and goes on waiting for the person.
+    not_in_review: bool,
 }
 
 impl Change<'_> {
     const fn to(state: State, wake: Wake) -> Self {
         Self {
-            state,
+            state: Some(state),
             if_canceled: None,
             wake,
             attempt_no: None,
@@ -60,7 +63,12 @@ impl Change<'_> {
             error: None,
             review_reason: None,
             canceled_by: None,
+            not_in_review: false,
         }
+    }
+
+    const fn waking(wake: Wake) -> Self {
+        Self { state: None, ..Self::to(State::Absent, wake) }
     }
 }
 
@@ -84,22 +92,34 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
         Event::Accepted {} => {
             Change { if_canceled: Some(State::CancelReconciling), ..Change::to(State::ProviderRunning, Wake::Keep) }
         }
-        Event::Deferred { retry_at, .. } => Change::to(State::WaitingRetry, Wake::At(*retry_at)),
+        Event::Deferred { retry_at, .. }
+        | Event::AttemptReplaced { retry_at, .. }
+        | Event::RetryRequested { retry_at, .. } => Change::to(State::WaitingRetry, Wake::At(*retry_at)),
         Event::TrackLost {} => Change::to(State::Reconciling, Wake::Keep),
         Event::FetchBegun { at } => Change::to(State::Fetching, Wake::At(*at + seconds(FETCHING_SECONDS))),
         Event::FetchDelayed { retry_at, .. } => {
             Change::to(State::Fetching, Wake::At(*retry_at + seconds(FETCHING_SECONDS)))
         }
+        Event::RenderBegun { .. } => Change::to(State::Rendering, after(PROCESSING_SECONDS)),
         Event::VideoStored { at, .. } => {
             Change::to(State::MediaProcessing, Wake::At(*at + seconds(PROCESSING_SECONDS)))
+        }
+        Event::ProcessingBegun { .. } => Change::waking(after(PROCESSING_SECONDS)),
+        Event::RenderDelayed { retry_at, .. } | Event::ProcessingDelayed { retry_at, .. } => {
+            Change::waking(Wake::At(*retry_at))
+        }
+        Event::VideoReady { charge, retry_at, .. } => {
+            Change { charge: Some(charge.0), ..Change::to(State::PartiallyReady, Wake::At(*retry_at)) }
         }
         Event::Succeeded { charge, .. } => Change { charge: Some(charge.0), ..ended(State::Succeeded) },
         Event::Failed { class, code, message } => {
             Change { error: Some((class.name(), code, message)), ..ended(State::Failed) }
         }
-        Event::CancelRequested { by } => {
-            Change { canceled_by: Some(by), ..Change::to(State::CancelReconciling, after(CANCELING_SECONDS)) }
-        }
+        Event::CancelRequested { by } => Change {
+            canceled_by: Some(by),
+            not_in_review: true,
+            ..Change::to(State::CancelReconciling, after(CANCELING_SECONDS))
+        },
         Event::Canceled { by } => {
             Change { canceled_by: Some(by.as_str()).filter(|by| !by.is_empty()), ..ended(State::Canceled) }
         }
@@ -122,7 +142,7 @@ async fn insert(connection: &mut PgConnection, at: At, order: &Order, change: &C
     )
     .bind(at.stream)
     .bind(order.tenant.0)
-    .bind(change.state.name())
+    .bind(change.state.map(State::name))
     .bind(&order.provider)
     .bind(&order.model)
     .bind(integer(order.duration_seconds))
@@ -145,17 +165,22 @@ async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> R
     let updated = sqlx::query(
         "/* fold.task_changed */
          UPDATE read_tasks
-            SET version = $2, state = CASE WHEN canceled_by IS NULL THEN $3 ELSE coalesce($16, $3) END, wake_at = CASE WHEN $4 THEN wake_at ELSE $5 END,
+            SET version = $2,
+                state = CASE WHEN $3::text IS NULL OR stays THEN read_tasks.state
+                             WHEN canceled_by IS NULL THEN $3 ELSE coalesce($16, $3) END,
+                wake_at = CASE WHEN $4 OR stays THEN wake_at ELSE $5 END,
                 attempt_no = coalesce($6, attempt_no), charge = coalesce($7, charge),
                 error_class = coalesce($8, error_class), error_code = coalesce($9, error_code),
-                error_message = coalesce($10, error_message), review_reason = $11,
+                error_message = coalesce($10, error_message),
+                review_reason = CASE WHEN stays THEN review_reason ELSE $11 END,
                 canceled_by = coalesce($12, canceled_by), updated_at = $13,
                 finished_at = CASE WHEN $14 THEN $13 ELSE finished_at END, position = $15
+           FROM (SELECT $17 AND state = $18 AS stays FROM read_tasks WHERE task_id = $1) review
           WHERE task_id = $1 AND version = $2 - 1",
     )
     .bind(at.stream)
     .bind(at.version)
-    .bind(change.state.name())
+    .bind(change.state.map(State::name))
     .bind(change.wake == Wake::Keep)
     .bind(change.wake.instant())
     .bind(change.attempt_no.map(integer))
@@ -166,9 +191,11 @@ async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> R
     .bind(change.review_reason)
     .bind(change.canceled_by)
     .bind(at.recorded_at)
-    .bind(change.state.is_terminal())
+    .bind(change.state.is_some_and(State::is_terminal))
     .bind(at.position)
     .bind(change.if_canceled.map(State::name))
+    .bind(change.not_in_review)
+    .bind(State::ManualReview.name())
     .execute(connection)
     .await?;
     one(updated.rows_affected(), FoldCause::OutOfOrder)

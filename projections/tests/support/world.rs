@@ -7,13 +7,14 @@ use domain::message::Topic;
 use domain::money::Credits;
 use domain::outcome::{
     Answer, Call, CancelAsked, Created, FaultClass, Fetched, Found, JobState, Polled, Probe, Processed, ProviderFault,
-    StoredObject,
+    Rendered, StoredObject,
 };
 use domain::process::{
     ApplyCallback, CaseKey, FetchOutput, Notify, Policy, PollProvider, ProcessManager, ProcessMedia, Reconcile,
-    SettleHold, SubmitTask, Turn, adjust, cancel, grant, refund, submit,
+    RenderExport, SettleHold, SubmitTask, Turn, adjust, cancel, grant, refund, resolve_adopt, resolve_canceled,
+    resolve_failed, resolve_retry, submit,
 };
-use domain::task::Order;
+use domain::task::{Container, ExportSpec, Order, Work};
 use domain::time::Timestamp;
 use eventstore::{Again, CallContext, CallbackFact, Caller, Committed, Delivery, Meta, Request, Store, Submission};
 use projections::relay::OutboundMessage;
@@ -34,6 +35,7 @@ fn hasty() -> Policy {
         poll_cap_ms: 2,
         backoff_base_ms: 1,
         backoff_cap_ms: 2,
+        max_attempts: 2,
         ..Policy::default()
     }
 }
@@ -71,7 +73,7 @@ fn answer(call: &Call, context: CallContext) -> Answer {
         Call::Find { .. } => Answer::Found(match chance {
             0..40 => Found::Job { job: format!("job-{}", context.order.task) },
             40..80 => Found::Absent,
-            80..97 => Found::Inconclusive { cause: "no list".to_owned() },
+            80..90 => Found::Inconclusive { cause: "no list".to_owned() },
             _ => Found::Ambiguous { jobs: vec!["one".to_owned(), "two".to_owned()] },
         }),
         Call::Poll { .. } => Answer::Polled(match chance {
@@ -90,9 +92,15 @@ fn answer(call: &Call, context: CallContext) -> Answer {
             _ => Fetched::Never { code: "gone", cause: "404".to_owned() },
         }),
         Call::Process { thumbnail_key, .. } => Answer::Processed(match chance {
-            0..70 => Processed::Ready { probe: probe(chance), thumbnail: object(thumbnail_key, "image/jpeg") },
-            70..90 => Processed::NotNow { cause: "busy".to_owned() },
+            0..50 => Processed::Ready { probe: probe(chance), thumbnail: object(thumbnail_key, "image/jpeg") },
+            50..75 => Processed::Partial { probe: probe(chance), cause: "no room".to_owned() },
+            75..90 => Processed::NotNow { cause: "busy".to_owned() },
             _ => Processed::Corrupt { cause: "no moov".to_owned() },
+        }),
+        Call::Render { key, .. } => Answer::Rendered(match chance {
+            0..70 => Rendered::Stored(object(key, "video/mp4")),
+            70..95 => Rendered::NotNow { cause: "busy".to_owned() },
+            _ => Rendered::Never { code: "source_unusable", cause: "no moov".to_owned() },
         }),
     }
 }
@@ -115,7 +123,8 @@ fn managers(topic: Topic) -> &'static dyn ProcessManager {
         Topic::GenerationPollDelay => &PollProvider,
         Topic::GenerationCallback => &ApplyCallback,
         Topic::AssetFetch | Topic::AssetFetchDelay => &FetchOutput,
-        Topic::AssetPostprocess => &ProcessMedia,
+        Topic::AssetPostprocess | Topic::AssetPostprocessDelay => &ProcessMedia,
+        Topic::RenderExport | Topic::RenderExportDelay => &RenderExport,
         Topic::BillingSettle => &SettleHold,
         Topic::NotificationEvent => &Notify,
         Topic::CompensationReconcileDelay => &Reconcile,
@@ -157,6 +166,17 @@ impl World {
     }
 
     pub async fn submit(&self, tenant: TenantId) -> Result<TaskId> {
+        self.submit_work(tenant, Work::Generate).await
+    }
+
+    /// Orders an export of some other task's video.
+    pub async fn export(&self, tenant: TenantId) -> Result<TaskId> {
+        let spec = ExportSpec { container: Container::Mp4, height_px: 720 };
+        let source_key = "tenants/t/tasks/s/video.mp4".to_owned();
+        self.submit_work(tenant, Work::Export { source: TaskId(Uuid::new_v4()), source_key, spec }).await
+    }
+
+    async fn submit_work(&self, tenant: TenantId, work: Work) -> Result<TaskId> {
         let task = TaskId(Uuid::new_v4());
         let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(self.store.pool()).await?;
         let order = Order {
@@ -172,6 +192,8 @@ impl World {
             price_per_second: Credits(10),
             submitted_at: now,
             give_up_at: now + Duration::from_secs(3600),
+            retry_of: None,
+            work,
         };
         let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
         let submission = Submission { task, prompt: "a red boat".to_owned() };
@@ -182,6 +204,19 @@ impl World {
     /// Asks for a cancel; whether it comes too late does not matter.
     pub async fn cancel(&self, tenant: TenantId, task: TaskId) {
         let command = |turn: &mut Turn<'_>| cancel(turn, "user:test".to_owned());
+        self.store.execute(&Self::request(tenant), CaseKey::task(task), None, command).await.ok();
+    }
+
+    /// An operator does one thing or another with a task, if it is in review.
+    async fn resolve(&self, tenant: TenantId, task: TaskId) {
+        let fate: u32 = rand::rng().random_range(0..5);
+        let command = |turn: &mut Turn<'_>| match fate {
+            0 => resolve_retry(turn, "op:test"),
+            1 => resolve_adopt(turn, format!("job-{task}"), "op:test".to_owned()),
+            2 => resolve_failed(turn, "op:test"),
+            3 => resolve_canceled(turn, "op:test"),
+            _ => Ok(()),
+        };
         self.store.execute(&Self::request(tenant), CaseKey::task(task), None, command).await.ok();
     }
 
@@ -231,9 +266,11 @@ impl World {
             self.grant(*tenant, 100_000).await?;
         }
         let mut delivered = 0;
+        let mut submitted = Vec::new();
         for number in 0..tasks {
             let tenant = tenants[number % tenants.len()];
-            let task = self.submit(tenant).await?;
+            let task = if number % 5 == 4 { self.export(tenant).await? } else { self.submit(tenant).await? };
+            submitted.push((tenant, task));
             delivered = self.deliver_from(&broker, delivered).await?;
             let fate: u32 = rand::rng().random_range(0..6);
             match fate {
@@ -242,6 +279,13 @@ impl World {
                 2 => self.call_back(task, "a stranger".to_owned()).await?,
                 _ => {}
             }
+        }
+        delivered = self.settle_down(&broker, delivered).await?;
+        for (number, (tenant, task)) in submitted.into_iter().enumerate() {
+            if number % 2 == 0 {
+                self.cancel(tenant, task).await;
+            }
+            self.resolve(tenant, task).await;
         }
         self.settle_down(&broker, delivered).await?;
         for tenant in &tenants {
@@ -284,14 +328,14 @@ impl World {
         Ok(arrived.len())
     }
 
-    async fn settle_down(&self, broker: &Broker, mut delivered: usize) -> Result<()> {
+    async fn settle_down(&self, broker: &Broker, mut delivered: usize) -> Result<usize> {
         for _ in 0..5_000 {
             delivered = self.deliver_from(broker, delivered).await?;
             let unsent: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_events WHERE published_at IS NULL")
                 .fetch_one(self.store.pool())
                 .await?;
             if unsent == 0 && broker.arrived().len() == delivered {
-                return Ok(());
+                return Ok(delivered);
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -1,7 +1,7 @@
 //! Probing a stored video and making its thumbnail.
 
 use super::Outside;
-use crate::ports::{MediaError, TransferError};
+use crate::ports::{MediaError, StoredObject, TransferError, TransferLimits};
 use domain::outcome::Processed;
 use futures_util::StreamExt;
 use std::path::Path;
@@ -21,15 +21,29 @@ impl Outside {
         let thumbnail = folder.path().join("thumbnail.jpg");
         self.objects.download(key, &video).await.map_err(transfer)?;
         let probe = self.media.probe(&video).await.map_err(media)?;
-        self.media.thumbnail(&video, &probe, &thumbnail).await.map_err(media)?;
-        let thumbnail = self.store_file(&thumbnail, thumbnail_key).await?;
-        Ok(Processed::Ready { probe, thumbnail })
+        match self.media.thumbnail(&video, &probe, &thumbnail).await {
+            Ok(()) => {}
+            // No picture of it can be decoded: that is no video, whatever the probe said.
+            Err(MediaError::Corrupt(cause)) => return Err(Processed::Corrupt { cause }),
+            Err(MediaError::Tool(cause)) => return Err(Processed::Partial { probe, cause }),
+        }
+        let limits = self.limits.transfer(self.limits.max_thumbnail_bytes);
+        match self.store_file(&thumbnail, thumbnail_key, limits).await {
+            Ok(thumbnail) => Ok(Processed::Ready { probe, thumbnail }),
+            // The video is there and can be played: only its thumbnail is not.
+            Err(error) => Err(Processed::Partial { probe, cause: error.to_string() }),
+        }
     }
 
-    async fn store_file(&self, file: &Path, key: &str) -> Result<domain::outcome::StoredObject, Processed> {
-        let file = tokio::fs::File::open(file).await.map_err(not_now)?;
-        let limits = self.limits.transfer(self.limits.max_thumbnail_bytes);
-        self.objects.put(key, ReaderStream::new(file).boxed(), limits).await.map_err(transfer)
+    pub(super) async fn store_file(
+        &self,
+        file: &Path,
+        key: &str,
+        limits: TransferLimits,
+    ) -> Result<StoredObject, TransferError> {
+        let scratch = |error: std::io::Error| TransferError::Transient(format!("a scratch file: {}", error.kind()));
+        let file = tokio::fs::File::open(file).await.map_err(scratch)?;
+        self.objects.put(key, ReaderStream::new(file).boxed(), limits).await
     }
 }
 

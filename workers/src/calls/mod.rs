@@ -3,6 +3,7 @@
 mod create;
 mod fetch;
 mod media;
+mod render;
 
 use crate::ports::{Media, ObjectStore, Provider, TransferLimits};
 use domain::outcome::{Answer, Call, CancelAsked, Found, Polled};
@@ -80,6 +81,7 @@ impl Outside {
             Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, order).await),
             Call::Fetch { job, key } => Answer::Fetched(self.fetch(job, key, order).await),
             Call::Process { key, thumbnail_key } => Answer::Processed(self.process(key, thumbnail_key).await),
+            Call::Render { source_key, key, spec } => Answer::Rendered(self.render(source_key, key, *spec).await),
         }
     }
 
