@@ -67,6 +67,39 @@ pub enum Command {
         #[arg(long)]
         key: String,
     },
+    /// Give back part of what a task was charged.
+    Refund {
+        /// The tenant.
+        #[command(flatten)]
+        tenant: TenantArg,
+        /// The task.
+        #[arg(long)]
+        task: Uuid,
+        /// Minor units; all refunds of a task together are at most its charge.
+        #[arg(long)]
+        amount: i64,
+        /// Business key, such as the support case: the same key is refunded once.
+        #[arg(long)]
+        key: String,
+        /// Why, for auditors.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Correct a tenant's credits, up or down.
+    Adjust {
+        /// The tenant.
+        #[command(flatten)]
+        tenant: TenantArg,
+        /// Minor units; less than nothing takes away, at most what is available.
+        #[arg(long, allow_negative_numbers = true)]
+        amount: i64,
+        /// Business key: the same key is posted once.
+        #[arg(long)]
+        key: String,
+        /// Why, for auditors.
+        #[arg(long)]
+        reason: String,
+    },
     /// Check every invariant on the live database.
     Doctor {
         /// How old something may be before it counts as stuck, in seconds.

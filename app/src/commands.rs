@@ -8,9 +8,10 @@ use crate::config::Settings;
 use crate::roles::{Role, run as run_roles};
 use crate::{demo, tokens};
 use anyhow::Context;
-use domain::id::{AccountId, CausationId, CorrelationId, TenantId};
+use domain::aggregate::Refusal;
+use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
 use domain::money::Credits;
-use domain::process::{CaseKey, grant as grant_command};
+use domain::process::{self, CaseKey, Turn};
 use eventstore::{Meta, Request, Store};
 use projections::doctor::Limits;
 use projections::rebuild::Progress;
@@ -47,6 +48,14 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         Command::Tokens(which) => print_tokens(&load()?, which.tenant),
         Command::NextSteps(which) => next_steps(&load()?, which.tenant),
         Command::Grant { tenant, amount, key } => runtime.block_on(grant(&load()?, tenant.tenant, amount, &key)),
+        Command::Refund { tenant, task, amount, key, reason } => {
+            runtime.block_on(post(&load()?, tenant.tenant, |turn| {
+                process::refund(turn, TaskId(task), key.clone(), Credits(amount), reason.clone())
+            }))
+        }
+        Command::Adjust { tenant, amount, key, reason } => runtime.block_on(post(&load()?, tenant.tenant, |turn| {
+            process::adjust(turn, key.clone(), Credits(amount), reason.clone(), OPERATOR.to_owned())
+        })),
         Command::Doctor { grace_seconds } => runtime.block_on(doctor(&load()?, grace_seconds)),
         Command::Status => runtime.block_on(crate::status::print(&load()?)),
         Command::Schema => {
@@ -181,7 +190,18 @@ async fn grant_demo(settings: &Settings) -> anyhow::Result<()> {
     grant(settings, demo::TENANT, demo::CREDITS, demo::GRANT).await
 }
 
+const OPERATOR: &str = "operator:command-line";
+
 async fn grant(settings: &Settings, tenant: Uuid, amount: i64, key: &str) -> anyhow::Result<()> {
+    post(settings, tenant, |turn| process::grant(turn, key.to_owned(), Credits(amount))).await
+}
+
+/// One posting to a tenant's account, in a transaction of its own.
+async fn post(
+    settings: &Settings,
+    tenant: Uuid,
+    command: impl Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
+) -> anyhow::Result<()> {
     let store = connect(settings).await?;
     let correlation = CorrelationId(Uuid::new_v4());
     let request = Request {
@@ -189,16 +209,14 @@ async fn grant(settings: &Settings, tenant: Uuid, amount: i64, key: &str) -> any
             tenant: TenantId(tenant),
             correlation,
             causation: CausationId(correlation.0),
-            actor: "operator:command-line".to_owned(),
+            actor: OPERATOR.to_owned(),
             trace: correlation.0.simple().to_string(),
         },
         key: None,
         tenant_wall: true,
     };
-    let account = CaseKey::account(AccountId(tenant));
-    let granted =
-        store.execute(&request, account, None, |turn| grant_command(turn, key.to_owned(), Credits(amount))).await?;
-    println!("account {tenant} is at version {}", granted.version);
+    let posted = store.execute(&request, CaseKey::account(AccountId(tenant)), None, command).await?;
+    println!("account {tenant} is at version {}", posted.version);
     store.close().await;
     Ok(())
 }

@@ -7,6 +7,7 @@ pub mod id;
 pub mod ledger;
 pub mod message;
 pub mod money;
+pub mod mutant;
 pub mod outcome;
 pub mod process;
 pub mod stored;

@@ -214,6 +214,42 @@ async fn the_doctor_names_what_is_broken() -> Result<()> {
     .await
 }
 
+/// A refund beyond the charge, also in two steps, and a hold that expired though its charge is due.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_adds_refunds_up() -> Result<()> {
+    on_database(|pool| async move {
+        let account = Uuid::new_v4();
+        let (charged, expired) = (Uuid::new_v4(), Uuid::new_v4());
+        let json = |text: String| serde_json::from_str::<serde_json::Value>(&text);
+        let refunded = |key: &str, amount| {
+            json(format!(r#"{{"task":"{charged}","key":"{key}","amount":{amount},"reason":"a test"}}"#))
+        };
+        let history = [
+            ("account.granted", json(r#"{"key":"welcome","amount":100}"#.to_owned())?),
+            ("account.held", json(format!(r#"{{"task":"{charged}","amount":50}}"#))?),
+            ("account.settled", json(format!(r#"{{"task":"{charged}","charged":40,"released":10}}"#))?),
+            ("account.refunded", refunded("a", 39)?),
+            ("account.refunded", refunded("b", 2)?),
+            ("account.held", json(format!(r#"{{"task":"{expired}","amount":10}}"#))?),
+            (
+                "account.hold_expired",
+                json(format!(r#"{{"task":"{expired}","released":10,"at":"2030-01-01T00:00:00Z"}}"#))?,
+            ),
+        ];
+        let mut connection = pool.acquire().await?;
+        for (version, (name, body)) in (1_i64..).zip(history) {
+            append(&mut connection, "account", account, version, name, body).await?;
+        }
+        append(&mut connection, "task", expired, 1, "task.succeeded", json("{}".to_owned())?).await?;
+        let findings = examine(&pool, Limits::default()).await?;
+        let credits = findings.iter().find(|it| it.invariant == "conserved-credits").context("not examined")?;
+        ensure!(credits.detail.contains(&format!("task {charged} was refunded 41 of 40")), "{credits:#?}");
+        ensure!(credits.detail.contains(&format!("the hold of task {expired} expired")), "{credits:#?}");
+        Ok(())
+    })
+    .await
+}
+
 async fn damage(pool: &PgPool, tenant: Uuid, task: Uuid) -> Result<()> {
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text);
     let mut connection = pool.acquire().await?;

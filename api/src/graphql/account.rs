@@ -17,11 +17,11 @@ pub(crate) struct Account(pub(crate) AccountRow);
 pub(crate) struct AccountEntry {
     /// The account's version that it made: its place, for `before`.
     version: BigInt,
-    /// What kind of posting.
+    /// What kind of posting: `grant`, `adjust`, `hold`, `settle`, `release`, `expire` or `refund`.
     kind: String,
     /// What it stands for; there is one posting per key.
     business_key: String,
-    /// Amount.
+    /// What it adds to what is available; less than nothing for a hold.
     amount: Credits,
     /// What of it was charged.
     charged: Credits,
@@ -57,9 +57,14 @@ impl Account {
         Credits(self.0.held)
     }
 
-    /// Charged so far.
+    /// Charged so far, refunds not taken off.
     async fn charged(&self) -> Credits {
         Credits(self.0.charged)
+    }
+
+    /// Given back of what was charged.
+    async fn refunded(&self) -> Credits {
+        Credits(self.0.refunded)
     }
 
     /// When it last changed.

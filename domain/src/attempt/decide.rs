@@ -2,6 +2,7 @@
 
 use super::{Attempt, Command, Core, Event};
 use crate::aggregate::{Aggregate, Category, Decision, Misfit, NOT_FROM_THIS_STATE, Refusal};
+use crate::mutant::{self, Mutant};
 use crate::time::Timestamp;
 
 impl Aggregate for Attempt {
@@ -89,7 +90,7 @@ impl Attempt {
 
     /// Fencing: a worker that slept while others went on can not speak for a later round.
     fn in_round(&self, core: &Core, round: u32, on: &'static str) -> Result<(), Refusal> {
-        if core.round == round {
+        if core.round == round || mutant::on(Mutant::RoundUnfenced) {
             return Ok(());
         }
         Err(self.refuse(on, "other_round", "the answer belongs to an earlier submission of this attempt"))
@@ -112,15 +113,18 @@ impl Attempt {
     }
 
     fn orphan(&self, job: String, on: &'static str) -> Result<Decision<Event>, Refusal> {
-        let (core, own) = match self {
-            Self::Running { core, job: own, .. } | Self::Succeeded { core, job: own } => (core, Some(own)),
-            Self::GivenUp { core, job } => (core, job.as_ref()),
-            Self::Failed(core) | Self::Canceled(core) => (core, None),
+        let core = match self {
+            Self::Running { core, .. }
+            | Self::Succeeded { core, .. }
+            | Self::GivenUp { core, .. }
+            | Self::Failed(core)
+            | Self::Canceled(core) => core,
             _ => {
                 return Err(self.refuse(on, NOT_FROM_THIS_STATE, "a job that turns up now is accepted, not an orphan"));
             }
         };
-        if own == Some(&job) || core.orphans.contains(&job) {
+        // Late news of the attempt's own job is no second job.
+        if core.job.as_ref() == Some(&job) || core.orphans.contains(&job) || mutant::on(Mutant::OrphanForgotten) {
             return Ok(Decision::AlreadySo);
         }
         Ok(Decision::one(Event::OrphanRecorded { job }))

@@ -13,6 +13,7 @@ impl Attempt {
                 number: *number,
                 provider: provider.clone(),
                 round: 0,
+                job: None,
                 orphans: Vec::new(),
             }),
             (Self::Planned(core), Event::SubmissionBegun { round, give_up_at }) => {
@@ -22,7 +23,7 @@ impl Attempt {
                 Self::Planned(core) | Self::Submitting { core, .. } | Self::Unclear { core, .. },
                 Event::Accepted { job, next_poll_at, give_up_at, .. },
             ) => Self::Running {
-                core,
+                core: Core { job: Some(job.clone()), ..core },
                 job: job.clone(),
                 polls: 0,
                 next_poll_at: *next_poll_at,

@@ -15,6 +15,8 @@ pub struct Core {
     pub provider: String,
     /// How often its submission has been begun: the fencing token of the answers to a create call.
     pub round: u32,
+    /// The job it works or worked with, once one is known: it stays known when the attempt is over.
+    pub job: Option<String>,
     /// Jobs found at the provider that carry this attempt's reference but are not the one it works with.
     pub orphans: Vec<String>,
 }

@@ -9,6 +9,7 @@ use super::turn::{Declined, Turn};
 use super::{Next, ProcessManager};
 use crate::attempt::{self, Attempt, Heard};
 use crate::message::Message;
+use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call};
 
 /// See the module.
@@ -25,6 +26,7 @@ impl ProcessManager for ApplyCallback {
             return Err(Declined::stale("not a callback"));
         };
         match turn.case.attempt.state.clone() {
+            Attempt::Unclear { .. } if mutant::on(Mutant::CallbackDropped) => Err(Declined::stale("not running")),
             Attempt::Submitting { .. } | Attempt::Unclear { .. } => {
                 accept(turn, callback.job.clone(), Heard::Callback)?;
                 Ok(Next::Again)

@@ -9,6 +9,7 @@
 
 mod callback;
 mod case;
+mod credits;
 mod fetch;
 mod notify;
 mod policy;
@@ -24,6 +25,7 @@ mod wake;
 
 pub use callback::ApplyCallback;
 pub use case::{Case, CaseKey, Corrupt, CorruptCause, Folded, StreamId, Versioned};
+pub use credits::{adjust, expire_hold, hold_expires_at, refund};
 pub use fetch::FetchOutput;
 pub use notify::Notify;
 pub use policy::{CancelRule, Policy, charge};

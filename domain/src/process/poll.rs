@@ -5,6 +5,7 @@ use super::turn::{Declined, Turn};
 use super::{CancelRule, Next, ProcessManager};
 use crate::attempt::{self, Attempt};
 use crate::message::Message;
+use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, JobState, Polled};
 use crate::task::{self, ErrorClass, Task};
 use std::time::Duration;
@@ -104,6 +105,10 @@ fn keep_waiting(turn: &mut Turn<'_>, job: String, polls: u32, answer: &Polled) -
         pause.max(super::policy::millis(asked))
     });
     turn.attempt(attempt::Command::NotePoll { percent, next_poll_at: turn.now + pause, finding })?;
+    if mutant::on(Mutant::ReplacedWhileRunning) && polls > 2 {
+        // Taken for dead, though it is only slow.
+        end(turn, ErrorClass::Provider, "slow".to_owned(), "the provider is slow".to_owned())?;
+    }
     // A cancel that the provider has not carried out is asked for again: the first one may have been lost.
     Ok(if canceling { Next::Call(Call::Cancel { job }) } else { Next::Done })
 }

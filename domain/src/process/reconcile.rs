@@ -6,6 +6,7 @@ use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
 use crate::attempt::{self, Attempt, Heard};
 use crate::message::Message;
+use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, CancelAsked, Found};
 use crate::task::{self, Task};
 use crate::time::seconds;
@@ -89,7 +90,7 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
                 Next::Done
             });
         }
-        Found::Absent if absences + 1 >= turn.policy.absences_needed => {
+        Found::Absent if absences + 1 >= turn.policy.absences_needed || mutant::on(Mutant::OneAbsenceIsEnough) => {
             put_off(turn, core.round, "known_absent", None)?;
         }
         Found::Ambiguous { jobs } => {
@@ -110,8 +111,9 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
 
 fn note(turn: &mut Turn<'_>, absent: bool, lookups: u32, finding: String) -> Result<(), Declined> {
     let salt = turn.case.attempt_id().map(|id| id.0).unwrap_or_default();
+    let settle = if mutant::on(Mutant::NoSettleDelay) { 0 } else { turn.policy.settle_delay_ms };
     let pause =
-        if absent { super::policy::millis(turn.policy.settle_delay_ms) } else { turn.policy.backoff(lookups, salt) };
+        if absent { super::policy::millis(settle) } else { turn.policy.backoff(lookups, salt) };
     turn.attempt(attempt::Command::NoteLookup { absent, next_lookup_at: turn.now + pause, finding })?;
     Ok(())
 }

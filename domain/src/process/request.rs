@@ -1,10 +1,12 @@
 //! What people ask for: submit, cancel, grant. Used by the API, in one transaction each.
 
+use super::credits::hold_expires_at;
 use super::turn::Turn;
 use crate::aggregate::Refusal;
 use crate::attempt::{self, Attempt, Heard};
 use crate::ledger;
 use crate::money::Credits;
+use crate::mutant::{self, Mutant};
 use crate::task::{self, ErrorClass, Order, Task, Work};
 use crate::time::seconds;
 
@@ -13,7 +15,8 @@ use crate::time::seconds;
 /// # Errors
 /// `insufficient_credits`, or the task exists with another order.
 pub fn submit(turn: &mut Turn<'_>, order: Order) -> Result<(), Refusal> {
-    turn.account(ledger::Command::Hold { task: order.task, amount: order.hold })?;
+    let expires_at = Some(hold_expires_at(&order, turn.policy));
+    turn.account(ledger::Command::Hold { task: order.task, amount: order.hold, expires_at })?;
     turn.task(task::Command::Submit(order))
 }
 
@@ -23,6 +26,9 @@ pub fn submit(turn: &mut Turn<'_>, order: Order) -> Result<(), Refusal> {
 /// The provider has finished (`FETCHING` and later), or the task has ended otherwise.
 pub fn cancel(turn: &mut Turn<'_>, by: String) -> Result<(), Refusal> {
     turn.task(task::Command::Cancel { by })?;
+    if mutant::on(Mutant::CancelAtOnce) && matches!(turn.case.task.state, Task::CancelReconciling(_)) {
+        return turn.task(task::Command::ConfirmCancel);
+    }
     if matches!((&turn.case.task.state, &turn.case.attempt.state), (Task::Canceled(_), Attempt::Planned(_))) {
         turn.attempt(attempt::Command::ConfirmCancel)?;
     }

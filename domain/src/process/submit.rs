@@ -9,6 +9,7 @@ use super::{Next, ProcessManager};
 use crate::attempt::{self, Attempt, Heard};
 use crate::id::AttemptId;
 use crate::message::Message;
+use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
 use crate::task::{self, ErrorClass, Live, Order, Task};
 use std::time::Duration;
@@ -85,7 +86,8 @@ fn go_on(turn: &mut Turn<'_>) -> Result<Next, Declined> {
 }
 
 pub(super) fn lose_answer(turn: &mut Turn<'_>, round: u32, cause: &str) -> Result<(), Declined> {
-    let next_lookup_at = turn.now + super::policy::millis(turn.policy.settle_delay_ms);
+    let delay = if mutant::on(Mutant::NoSettleDelay) { 0 } else { turn.policy.settle_delay_ms };
+    let next_lookup_at = turn.now + super::policy::millis(delay);
     turn.attempt(attempt::Command::LoseAnswer { round, next_lookup_at, cause: cause.to_owned() })?;
     if turn.speaks_for_task() && matches!(turn.case.task.state, Task::Submitting(_)) {
         turn.task(task::Command::LoseTrack)?;
@@ -144,6 +146,7 @@ fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<
         Created::Accepted { job } => accept(turn, job, Heard::Answer),
         Created::Throttled { retry_after } => put_off(turn, round, "throttled", retry_after),
         Created::NotSent { .. } => put_off(turn, round, "not_sent", None),
+        Created::Unknown { .. } if mutant::on(Mutant::ResubmitUnclear) => put_off(turn, round, "timeout", None),
         Created::Unknown { cause } => lose_answer(turn, round, &cause),
         Created::Rejected(fault) => {
             let (class, code, message) = described(fault);

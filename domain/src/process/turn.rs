@@ -11,6 +11,7 @@ use crate::id::{AttemptId, TaskId, TenantId};
 use crate::ledger::{self, Account};
 use crate::message::Message;
 use crate::message::kinds::{AttemptRef, TaskRef};
+use crate::mutant::{self, Mutant};
 use crate::task::{self, State, Task, Work};
 use crate::time::Timestamp;
 
@@ -182,6 +183,9 @@ impl<'a> Turn<'a> {
 
     /// Sets a wake-up again.
     pub fn rearm(&mut self, message: Message, at: Timestamp) {
+        if mutant::on(Mutant::NoRearm) {
+            return;
+        }
         self.announcements.push(Announcement { origin: Origin::Rearmed, message, deliver_at: Some(at) });
     }
 
@@ -231,6 +235,7 @@ impl<'a> Turn<'a> {
             It::Deferred { retry_at, .. }
             | It::AttemptReplaced { retry_at, .. }
             | It::RetryRequested { retry_at, .. } => (Some(Message::SubmitDue(about)), Some(*retry_at)),
+            It::FetchBegun { .. } if mutant::on(Mutant::AnnouncementForgotten) => (None, None),
             It::FetchBegun { .. } => (attempt.map(Message::FetchRequested), None),
             It::FetchDelayed { retry_at, .. } => (attempt.map(Message::FetchDue), Some(*retry_at)),
             It::VideoStored { .. } => match attempt {

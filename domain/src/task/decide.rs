@@ -3,6 +3,7 @@
 use super::{Command, Event, Order, Task, Work};
 use crate::aggregate::{Aggregate, Category, Decision, Misfit, NOT_FROM_THIS_STATE, Refusal};
 use crate::money::Credits;
+use crate::mutant::{self, Mutant};
 use crate::time::Timestamp;
 use Decision::AlreadySo;
 
@@ -181,8 +182,7 @@ impl Task {
         let on = command.on().name();
         Ok(match (self, command) {
             (
-                Self::Queued(_)
-                | Self::Submitting(_)
+                Self::Submitting(_)
                 | Self::WaitingRetry { .. }
                 | Self::ProviderRunning(_)
                 | Self::Fetching { .. }
@@ -192,6 +192,9 @@ impl Task {
                 Command::Fail { class, code, message },
             ) => Decision::one(Event::Failed { class, code, message }),
             (Self::Queued(_) | Self::WaitingRetry { .. } | Self::Rendering { .. }, Command::Cancel { by }) => {
+                Decision::one(Event::Canceled { by })
+            }
+            (Self::Succeeded { .. }, Command::Cancel { by }) if mutant::on(Mutant::TerminalOverwritten) => {
                 Decision::one(Event::Canceled { by })
             }
             (

@@ -2,6 +2,7 @@
 
 use super::{Event, Live, Maker, Task, Tries};
 use crate::aggregate::Misfit;
+use crate::mutant::{self, Mutant};
 use crate::stored::StoredEvent;
 
 impl Task {
@@ -124,8 +125,7 @@ impl Task {
     fn fold_end(self, event: &Event) -> Option<Self> {
         Some(match (self, event) {
             (
-                task @ (Self::Queued(_)
-                | Self::Submitting(_)
+                task @ (Self::Submitting(_)
                 | Self::WaitingRetry { .. }
                 | Self::ProviderRunning(_)
                 | Self::Fetching { .. }
@@ -149,6 +149,9 @@ impl Task {
                 | Self::ManualReview { canceling: true, .. }),
                 Event::Canceled { .. },
             ) => Self::Canceled(task.order()?.clone()),
+            (Self::Succeeded { maker, .. }, Event::Canceled { .. }) if mutant::on(Mutant::TerminalOverwritten) => {
+                Self::Canceled(maker.order().clone())
+            }
             (Self::CancelReconciling(live), Event::CanceledWithOutput {}) => Self::CanceledWithOutput(live.order),
             (Self::Reconciling(live), Event::ReviewRequested { .. }) => Self::ManualReview { live, canceling: false },
             (Self::CancelReconciling(live), Event::ReviewRequested { .. }) => {

@@ -116,7 +116,6 @@ pub const TRANSITIONS: &[Row<State, On>] = &[
     row(State::PartiallyReady, On::DelayProcessing, State::PartiallyReady, ""),
     row(State::PartiallyReady, On::Finish, State::Succeeded, "the charge is the one that is known"),
     row(State::PartiallyReady, On::ForgoExtras, State::Succeeded, "a limit was reached"),
-    row(State::Queued, On::Fail, State::Failed, ""),
     row(State::Submitting, On::Fail, State::Failed, "the provider said no"),
     row(State::WaitingRetry, On::Fail, State::Failed, ""),
     row(State::ProviderRunning, On::Fail, State::Failed, ""),

@@ -82,7 +82,7 @@ proptest! {
             let task = TaskId(Uuid::from_u128(key));
             let command = match kind {
                 0 => ledger::Command::Grant { key: format!("grant-{key}"), amount: Credits(amount) },
-                1 => ledger::Command::Hold { task, amount: Credits(amount) },
+                1 => ledger::Command::Hold { task, amount: Credits(amount), expires_at: None },
                 2 => ledger::Command::Settle { task, charge: Credits(amount) },
                 _ => ledger::Command::Release { task },
             };

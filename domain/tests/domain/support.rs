@@ -145,15 +145,36 @@ pub fn account_commands() -> Vec<ledger::Command> {
     use ledger::Command as It;
     let task = order().task;
     let other = TaskId(Uuid::from_u128(2));
+    let hold = |task, expires_at| It::Hold { task, amount: Credits(120), expires_at };
+    let refund = |key: &str, amount| It::Refund {
+        task,
+        key: key.to_owned(),
+        amount: Credits(amount),
+        reason: "the wrong boat".to_owned(),
+    };
+    let adjust = |amount| It::Adjust {
+        key: "correction-1".to_owned(),
+        amount: Credits(amount),
+        reason: "granted twice by hand".to_owned(),
+        by: "operator:1".to_owned(),
+    };
     vec![
         It::Grant { key: "voucher-1".to_owned(), amount: Credits(150) },
         It::Grant { key: "voucher-2".to_owned(), amount: Credits(0) },
-        It::Hold { task, amount: Credits(120) },
-        It::Hold { task: other, amount: Credits(120) },
+        hold(task, Some(now())),
+        hold(other, None),
         It::Settle { task, charge: Credits(100) },
         It::Settle { task, charge: Credits(121) },
         It::Settle { task, charge: Credits(-1) },
         It::Release { task },
         It::Release { task: other },
+        It::Expire { task },
+        It::Expire { task: other },
+        refund("case-1", 40),
+        refund("case-1", 41),
+        refund("case-2", 61),
+        adjust(-30),
+        adjust(-31),
+        adjust(0),
     ]
 }

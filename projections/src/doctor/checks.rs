@@ -97,7 +97,7 @@ const EFFECT_ONCE: Check = Check {
          GROUP BY name, category, stream_id, causation_id HAVING count(*) > 1
         UNION ALL
         SELECT name || ' was recorded ' || count(*) || ' times for task ' || (body->>'task')
-          FROM events WHERE name IN ('account.held', 'account.settled', 'account.released')
+          FROM events WHERE name IN ('account.held', 'account.settled', 'account.released', 'account.hold_expired')
          GROUP BY name, stream_id, body->>'task' HAVING count(*) > 1
         UNION ALL
         SELECT 'a notice tells task ' || n.task_id || ' about version ' || n.task_version || ', which does not exist'
@@ -164,10 +164,11 @@ const TERMINAL_IS_TERMINAL: Check = Check {
          WHERE e.category = 'task'",
 };
 
-/// A posting moves credits between what is available, what is held and what is charged; their sum only grows by grants.
+/// A posting moves credits between what is available, what is held and what is charged; their sum, less what was
+/// refunded, only changes by grants and adjustments.
 const CONSERVED_CREDITS: Check = Check {
     invariant: "conserved-credits",
-    holds: "each hold is kept or closed once and whole, no account was ever below nothing, one posting a key",
+    holds: "each hold is kept or closed once and whole, no account was below nothing, one posting a key, refunds are of charges",
     offenders: "
         SELECT 'task ' || coalesce(h.task, c.task) || ' has reserved ' || coalesce(h.reserved, 0) || ', settled and released '
                || coalesce(c.closed, 0) || ' in ' || coalesce(c.closings, 0) || ' postings'
@@ -175,22 +176,35 @@ const CONSERVED_CREDITS: Check = Check {
                  WHERE category = 'account' AND name = 'account.held' GROUP BY 1, 2) h
           FULL JOIN (SELECT stream_id, body->>'task' AS task, count(*) AS closings,
                             sum(coalesce((body->>'charged')::bigint, 0) + (body->>'released')::bigint) AS closed
-                       FROM events WHERE category = 'account' AND name IN ('account.settled', 'account.released')
+                       FROM events WHERE category = 'account'
+                        AND name IN ('account.settled', 'account.released', 'account.hold_expired')
                       GROUP BY 1, 2) c USING (stream_id, task)
          WHERE c.closings IS NOT NULL AND (c.closings > 1 OR c.closed IS DISTINCT FROM h.reserved)
         UNION ALL
         SELECT 'account ' || stream_id || ' had ' || available || ' available at version ' || version
           FROM (SELECT stream_id, version,
-                       sum(CASE name WHEN 'account.granted' THEN (body->>'amount')::bigint
-                                     WHEN 'account.held' THEN -(body->>'amount')::bigint
-                                     ELSE (body->>'released')::bigint END)
+                       sum(CASE WHEN name = 'account.held' THEN -(body->>'amount')::bigint
+                                WHEN body ? 'released' THEN (body->>'released')::bigint
+                                ELSE (body->>'amount')::bigint END)
                            OVER (PARTITION BY stream_id ORDER BY version) AS available
                   FROM events WHERE category = 'account') it
          WHERE available < 0
         UNION ALL
-        SELECT 'account ' || stream_id || ' has ' || count(*) || ' grants with one key'
-          FROM events WHERE category = 'account' AND name = 'account.granted'
-         GROUP BY stream_id, body->>'key' HAVING count(*) > 1
+        SELECT 'account ' || stream_id || ' has ' || count(*) || ' of ' || name || ' with one key'
+          FROM events WHERE category = 'account' AND name IN ('account.granted', 'account.refunded', 'account.adjusted')
+         GROUP BY stream_id, name, body->>'key' HAVING count(*) > 1
+        UNION ALL
+        SELECT 'task ' || task || ' was refunded ' || r.refunded || ' of ' || coalesce(s.charged, 0)
+          FROM (SELECT stream_id, body->>'task' AS task, sum((body->>'amount')::bigint) AS refunded FROM events
+                 WHERE category = 'account' AND name = 'account.refunded' GROUP BY 1, 2) r
+          LEFT JOIN (SELECT stream_id, body->>'task' AS task, max((body->>'charged')::bigint) AS charged FROM events
+                      WHERE category = 'account' AND name = 'account.settled' GROUP BY 1, 2) s USING (stream_id, task)
+         WHERE r.refunded > coalesce(s.charged, 0)
+        UNION ALL
+        SELECT 'the hold of task ' || (x.body->>'task') || ' expired, and its charge is due'
+          FROM events x
+          JOIN events t ON t.category = 'task' AND t.name = 'task.succeeded' AND t.stream_id = (x.body->>'task')::uuid
+         WHERE x.category = 'account' AND x.name = 'account.hold_expired'
         UNION ALL
         SELECT 'task ' || s.stream_id || ' was submitted without its hold'
           FROM events s

@@ -3,10 +3,13 @@
 use super::{At, Fault, one};
 use crate::error::FoldCause;
 use domain::ledger::{Event, State};
+use domain::money::Credits;
+use domain::time::Timestamp;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// A posting: what it moves, and the key there is one posting for.
+#[derive(Default)]
 struct Posting {
     kind: &'static str,
     key: String,
@@ -14,17 +17,18 @@ struct Posting {
     amount: i64,
     held: i64,
     charged: i64,
+    refunded: i64,
 }
 
-/// The task whose hold was closed: it has nothing left to wait for.
+/// The task whose hold was closed or whose charge was refunded.
 pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<Option<Uuid>, Fault> {
     let posting = posting(event);
     post(connection, at, &posting).await?;
     balance(connection, at, &posting).await?;
     match event {
-        Event::Granted { .. } => Ok(None),
-        Event::Held { task, amount } => {
-            open(connection, at, task.0, amount.0).await?;
+        Event::Granted { .. } | Event::Adjusted { .. } => Ok(None),
+        Event::Held { task, amount, expires_at } => {
+            open(connection, at, task.0, amount.0, *expires_at).await?;
             Ok(None)
         }
         Event::Settled { task, charged, released } => {
@@ -35,28 +39,57 @@ pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -
             close(connection, at, task.0, 0, released.0, State::Released).await?;
             rest(connection, task.0).await
         }
+        Event::HoldExpired { task, released, .. } => {
+            close(connection, at, task.0, 0, released.0, State::Expired).await?;
+            rest(connection, task.0).await
+        }
+        Event::Refunded { task, amount, .. } => {
+            refund(connection, at, task.0, amount.0).await?;
+            Ok(Some(task.0))
+        }
     }
 }
 
 fn posting(event: &Event) -> Posting {
+    // Settling, releasing and expiring are three ways to close one hold: they share a key, so that a hold is closed once.
+    let freed = |kind, task, released: &Credits| Posting {
+        kind,
+        key: format!("close:{task}"),
+        amount: released.0,
+        held: -released.0,
+        ..Posting::default()
+    };
     match event {
         Event::Granted { key, amount } => {
-            Posting { kind: "grant", key: format!("grant:{key}"), amount: amount.0, held: 0, charged: 0 }
+            Posting { kind: "grant", key: format!("grant:{key}"), amount: amount.0, ..Posting::default() }
         }
-        Event::Held { task, amount } => {
-            Posting { kind: "hold", key: format!("hold:{task}"), amount: -amount.0, held: amount.0, charged: 0 }
+        Event::Adjusted { key, amount, .. } => {
+            Posting { kind: "adjust", key: format!("adjust:{key}"), amount: amount.0, ..Posting::default() }
         }
-        // Settling and releasing are two ways to close one hold: they share a key, so that a hold is closed once.
+        Event::Held { task, amount, .. } => Posting {
+            kind: "hold",
+            key: format!("hold:{task}"),
+            amount: -amount.0,
+            held: amount.0,
+            ..Posting::default()
+        },
         Event::Settled { task, charged, released } => Posting {
             kind: "settle",
             key: format!("close:{task}"),
             amount: released.0,
             held: -(charged.0.saturating_add(released.0)),
             charged: charged.0,
+            ..Posting::default()
         },
-        Event::Released { task, released } => {
-            Posting { kind: "release", key: format!("close:{task}"), amount: released.0, held: -released.0, charged: 0 }
-        }
+        Event::Released { task, released } => freed("release", task, released),
+        Event::HoldExpired { task, released, .. } => freed("expire", task, released),
+        Event::Refunded { key, amount, .. } => Posting {
+            kind: "refund",
+            key: format!("refund:{key}"),
+            amount: amount.0,
+            refunded: amount.0,
+            ..Posting::default()
+        },
     }
 }
 
@@ -83,8 +116,8 @@ async fn post(connection: &mut PgConnection, at: At, posting: &Posting) -> Resul
 async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
     let changed = sqlx::query(
         "/* fold.balance */
-         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, updated_at, position)
-         SELECT $1, $1, 1, $3, $4, $5, $6, $7 WHERE $2 = 1
+         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, refunded, updated_at, position)
+         SELECT $1, $1, 1, $3, $4, $5, $6, $7, $8 WHERE $2 = 1
          ON CONFLICT (account_id) DO NOTHING",
     )
     .bind(at.stream)
@@ -92,6 +125,7 @@ async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Re
     .bind(posting.amount)
     .bind(posting.held)
     .bind(posting.charged)
+    .bind(posting.refunded)
     .bind(at.recorded_at)
     .bind(at.position)
     .execute(&mut *connection)
@@ -102,8 +136,8 @@ async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Re
     let changed = sqlx::query(
         "/* fold.balance_moved */
          UPDATE read_accounts
-            SET version = $2, available = available + $3, held = held + $4, charged = charged + $5, updated_at = $6,
-                position = $7
+            SET version = $2, available = available + $3, held = held + $4, charged = charged + $5,
+                refunded = refunded + $6, updated_at = $7, position = $8
           WHERE account_id = $1 AND version = $2 - 1",
     )
     .bind(at.stream)
@@ -111,6 +145,7 @@ async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Re
     .bind(posting.amount)
     .bind(posting.held)
     .bind(posting.charged)
+    .bind(posting.refunded)
     .bind(at.recorded_at)
     .bind(at.position)
     .execute(connection)
@@ -118,15 +153,23 @@ async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Re
     one(changed.rows_affected(), FoldCause::OutOfOrder)
 }
 
-async fn open(connection: &mut PgConnection, at: At, task: Uuid, reserved: i64) -> Result<(), Fault> {
+async fn open(
+    connection: &mut PgConnection,
+    at: At,
+    task: Uuid,
+    reserved: i64,
+    expires_at: Option<Timestamp>,
+) -> Result<(), Fault> {
     sqlx::query(
         "/* fold.hold_opened */
-         INSERT INTO read_holds (task_id, account_id, reserved, state, updated_at, position) VALUES ($1, $2, $3, $4, $5, $6)",
+         INSERT INTO read_holds (task_id, account_id, reserved, state, expires_at, updated_at, position)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
     )
     .bind(task)
     .bind(at.stream)
     .bind(reserved)
     .bind(State::Open.name())
+    .bind(expires_at)
     .bind(at.recorded_at)
     .bind(at.position)
     .execute(connection)
@@ -158,6 +201,23 @@ async fn close(
     .execute(connection)
     .await?;
     one(closed.rows_affected(), FoldCause::Dangling("open hold"))
+}
+
+async fn refund(connection: &mut PgConnection, at: At, task: Uuid, amount: i64) -> Result<(), Fault> {
+    let refunded = sqlx::query(
+        "/* fold.refunded */
+         UPDATE read_holds SET refunded = refunded + $3, updated_at = $4, position = $5
+          WHERE task_id = $1 AND account_id = $2 AND state = $6 AND refunded + $3 <= settled",
+    )
+    .bind(task)
+    .bind(at.stream)
+    .bind(amount)
+    .bind(at.recorded_at)
+    .bind(at.position)
+    .bind(State::Settled.name())
+    .execute(connection)
+    .await?;
+    one(refunded.rows_affected(), FoldCause::Dangling("charge"))
 }
 
 /// A hold is closed after its task has ended: then nothing is left to be done for it.

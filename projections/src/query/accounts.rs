@@ -19,8 +19,10 @@ pub struct AccountRow {
     pub available: i64,
     /// Set aside by open holds.
     pub held: i64,
-    /// Charged so far.
+    /// Charged so far, refunds not taken off.
     pub charged: i64,
+    /// Given back of what was charged.
+    pub refunded: i64,
     /// When it last changed.
     pub updated_at: Option<Timestamp>,
 }
@@ -51,6 +53,7 @@ impl FromRow<'_, PgRow> for AccountRow {
             available: row.try_get("available")?,
             held: row.try_get("held")?,
             charged: row.try_get("charged")?,
+            refunded: row.try_get("refunded")?,
             updated_at: row.try_get("updated_at")?,
         })
     }
@@ -81,14 +84,23 @@ impl Reader {
         let account = AccountId::of(tenant);
         let row: Option<AccountRow> = sqlx::query_as(
             "/* projections.account */
-             SELECT account_id, tenant_id, version, available, held, charged, updated_at
+             SELECT account_id, tenant_id, version, available, held, charged, refunded, updated_at
                FROM read_accounts WHERE account_id = $1 AND tenant_id = $2",
         )
         .bind(account.0)
         .bind(tenant.0)
         .fetch_optional(&self.pool)
         .await?;
-        let empty = AccountRow { account, tenant, version: 0, available: 0, held: 0, charged: 0, updated_at: None };
+        let empty = AccountRow {
+            account,
+            tenant,
+            version: 0,
+            available: 0,
+            held: 0,
+            charged: 0,
+            refunded: 0,
+            updated_at: None,
+        };
         Ok(Some(row.unwrap_or(empty)))
     }
 

@@ -11,8 +11,8 @@ use domain::outcome::{
 };
 use domain::process::{
     ApplyCallback, CaseKey, FetchOutput, Notify, Policy, PollProvider, ProcessManager, ProcessMedia, Reconcile,
-    RenderExport, SettleHold, SubmitTask, Turn, cancel, grant, resolve_adopt, resolve_canceled, resolve_failed,
-    resolve_retry, submit,
+    RenderExport, SettleHold, SubmitTask, Turn, adjust, cancel, grant, refund, resolve_adopt, resolve_canceled,
+    resolve_failed, resolve_retry, submit,
 };
 use domain::task::{Container, ExportSpec, Order, Work};
 use domain::time::Timestamp;
@@ -203,7 +203,7 @@ impl World {
 
     /// Asks for a cancel; whether it comes too late does not matter.
     pub async fn cancel(&self, tenant: TenantId, task: TaskId) {
-        let command = |turn: &mut domain::process::Turn<'_>| cancel(turn, "user:test".to_owned());
+        let command = |turn: &mut Turn<'_>| cancel(turn, "user:test".to_owned());
         self.store.execute(&Self::request(tenant), CaseKey::task(task), None, command).await.ok();
     }
 
@@ -288,7 +288,36 @@ impl World {
             self.resolve(tenant, task).await;
         }
         self.settle_down(&broker, delivered).await?;
+        for tenant in &tenants {
+            self.correct(*tenant).await?;
+        }
         relay.stop().await
+    }
+
+    /// What operators do to an account afterwards: a correction down and up, and a refund of each charge.
+    async fn correct(&self, tenant: TenantId) -> Result<()> {
+        let key = CaseKey::account(AccountId::of(tenant));
+        for amount in [-5, 3] {
+            let command = |turn: &mut Turn<'_>| {
+                adjust(turn, format!("by {amount}"), Credits(amount), "a test".to_owned(), "operator:test".to_owned())
+            };
+            self.store.execute(&Self::request(tenant), key, None, command).await?;
+        }
+        let charged: Vec<(Uuid, i64)> = sqlx::query_as(
+            "SELECT (body->>'task')::uuid, (body->>'charged')::bigint FROM events
+              WHERE name = 'account.settled' AND stream_id = $1",
+        )
+        .bind(tenant.0)
+        .fetch_all(self.store.pool())
+        .await?;
+        for (task, charge) in charged {
+            let command = |turn: &mut Turn<'_>| {
+                let amount = Credits(rand::rng().random_range(1..=charge));
+                refund(turn, TaskId(task), task.to_string(), amount, "a test".to_owned())
+            };
+            self.store.execute(&Self::request(tenant), key, None, command).await?;
+        }
+        Ok(())
     }
 
     async fn deliver_from(&self, broker: &Broker, from: usize) -> Result<usize> {
