@@ -197,9 +197,7 @@ impl World {
 
     fn key_of(&self, request: &Request) -> Option<(TenantId, String, u64)> {
         match &request.ask {
-            Ask::Submit { body, .. } => {
-                self.lives.get(&request.subject).map(|it| (it.tenant, it.key.clone(), *body))
-            }
+            Ask::Submit { body, .. } => self.lives.get(&request.subject).map(|it| (it.tenant, it.key.clone(), *body)),
             Ask::Grant { tenant, key, amount } => Some((*tenant, key.clone(), amount.0.cast_unsigned())),
             _ => None,
         }

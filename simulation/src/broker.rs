@@ -145,7 +145,8 @@ impl World {
             return self.lose(copy, "dead");
         }
         let impatient = self.dice.strikes(subject, Fault::Impatient);
-        let patience = if impatient { self.dice.between(subject, Site::Redeliver, SECOND, 20 * SECOND) } else { PATIENCE };
+        let patience =
+            if impatient { self.dice.between(subject, Site::Redeliver, SECOND, 20 * SECOND) } else { PATIENCE };
         self.queue.plan(self.now + patience, Step::Expire { copy, delivery: deliveries });
         let workers = u64::from(crate::process::WORKERS.end);
         let process = u8::try_from(self.dice.below(subject, Site::Worker, workers)).unwrap_or(0);

@@ -379,10 +379,8 @@ impl World {
             _ if pause == Micros::MAX => (no_answer(call), ASK),
             _ => (answer, pause),
         };
-        self.queue.plan(
-            self.now + pause,
-            Step::Handle { index, process, epoch, phase: Phase::Heard(Box::new(answer)) },
-        );
+        self.queue
+            .plan(self.now + pause, Step::Handle { index, process, epoch, phase: Phase::Heard(Box::new(answer)) });
     }
 
     fn heard(&mut self, index: usize, answer: Answer) {

@@ -145,10 +145,7 @@ impl World {
             }
         };
         let kind = Kind::ALL[usize::try_from(self.dice.below(subject, Site::Provider, 4)).unwrap_or(0)];
-        let curses = CURSES
-            .into_iter()
-            .filter(|it| self.dice.strikes(subject, *it))
-            .collect();
+        let curses = CURSES.into_iter().filter(|it| self.dice.strikes(subject, *it)).collect();
         Life {
             tenant,
             kind,

@@ -158,9 +158,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
         }
         It::RenderBegun { .. } => (State::Rendering, after(600)),
         It::ProcessingBegun { .. } => (now, after(600)),
-        It::RenderDelayed { retry_at, .. } | It::ProcessingDelayed { retry_at, .. } => {
-            (now, Some(micros(*retry_at)))
-        }
+        It::RenderDelayed { retry_at, .. } | It::ProcessingDelayed { retry_at, .. } => (now, Some(micros(*retry_at))),
         It::VideoReady { charge, retry_at, .. } => {
             row.charge = charge.0;
             (State::PartiallyReady, Some(micros(*retry_at)))
@@ -292,7 +290,8 @@ impl World {
         let skips = self.mutant == Some(Mutant::CursorSkips);
         let readable = self.store.readable(self.now);
         let after = self.read.checkpoint;
-        let up_to = if skips { self.store.events(after, u64::MAX - 1).last().map_or(after, |it| it.0) } else { readable };
+        let up_to =
+            if skips { self.store.events(after, u64::MAX - 1).last().map_or(after, |it| it.0) } else { readable };
         let mut fault = None;
         for (position, event) in self.store.events(after, up_to) {
             if let Err(text) = self.read.fold(event) {
@@ -327,7 +326,8 @@ impl World {
             .collect();
         for task in late {
             let subject = self.subject_of(task);
-            if self.lives.get(&subject).is_some_and(|it| it.last_repair > 0 && it.last_repair + REPAIR_PAUSE > self.now) {
+            if self.lives.get(&subject).is_some_and(|it| it.last_repair > 0 && it.last_repair + REPAIR_PAUSE > self.now)
+            {
                 continue;
             }
             self.wake_task(task);

@@ -8,8 +8,7 @@ use crate::world::{Step, World};
 use domain::id::AttemptId;
 use domain::outcome::{
     Answer, Call, CancelAsked, Created, FaultClass, Fetched, Found, JobState, Polled, Probe, Processed, ProviderFault,
-    Rendered,
-    StoredObject,
+    Rendered, StoredObject,
 };
 use std::time::Duration;
 
@@ -389,7 +388,10 @@ impl World {
         match self.poll(subject, job) {
             Polled::State(JobState::Succeeded { .. }) => {}
             Polled::State(JobState::NotFound) if !self.is_calm && self.is_gone(job) => {
-                return Fetched::Never { code: "output_gone", cause: "the provider no longer knows the job".to_owned() };
+                return Fetched::Never {
+                    code: "output_gone",
+                    cause: "the provider no longer knows the job".to_owned(),
+                };
             }
             _ => return not_now("the provider does not say where it is"),
         }
@@ -453,7 +455,9 @@ impl World {
             Call::Cancel { job } => (Answer::CancelAsked(self.cancel_job(subject, job)), quick),
             Call::Fetch { job, key } => (Answer::Fetched(self.fetch(subject, job, key)), slow),
             Call::Render { key, .. } => (Answer::Rendered(self.render(subject, key)), slow),
-            Call::Process { thumbnail_key, .. } => (Answer::Processed(self.process_media(subject, thumbnail_key)), slow),
+            Call::Process { thumbnail_key, .. } => {
+                (Answer::Processed(self.process_media(subject, thumbnail_key)), slow)
+            }
         }
     }
 }

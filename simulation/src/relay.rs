@@ -182,7 +182,13 @@ impl World {
         }
         if self.trace.is_recorded() {
             let row = &self.store.outbox.rows[index];
-            let what = if refused { "refused by the broker" } else if sent { "sent" } else { "sent, no answer" };
+            let what = if refused {
+                "refused by the broker"
+            } else if sent {
+                "sent"
+            } else {
+                "sent, no answer"
+            };
             let who = self.processes[usize::from(process)].name;
             self.trace.tell(who, format_args!("{} {} {what}", row.message.event_type(), self.name(row.id)));
         }

@@ -60,6 +60,7 @@ impl World {
     pub(crate) fn violate(&mut self, invariant: &'static str, text: String) {
         if self.violation.is_none() {
             self.trace.tell("VIOLATION", format_args!("{invariant}: {text}"));
+            self.trace.close();
             self.violation = Some(Violation { invariant, text });
         }
     }
@@ -134,7 +135,8 @@ impl World {
             self.coverage.count(coverage::step(&before, &after, change));
             self.watch_event(&before, &after, change, writes);
             folded[at].1 = after;
-            canceled.extend(matches!(change, Change::Task(_, task::Event::Canceled { .. })).then_some((before, change)));
+            canceled
+                .extend(matches!(change, Change::Task(_, task::Event::Canceled { .. })).then_some((before, change)));
         }
         for (before, change) in canceled {
             self.watch_canceled(&folded, &before, change);
@@ -212,7 +214,11 @@ impl World {
         let now = folded.iter().find(|it| it.0 == stream).map(|it| &it.1).or_else(|| self.store.folded(stream));
         let Some(Folded::Attempt(it)) = now else { return };
         if matches!(it.state.state(), attempt::State::Submitting | attempt::State::Unclear | attempt::State::Running) {
-            let text = format!("task {} is cancelled for good while its attempt is {}", self.subject_of(*id), it.state.state().name());
+            let text = format!(
+                "task {} is cancelled for good while its attempt is {}",
+                self.subject_of(*id),
+                it.state.state().name()
+            );
             self.violate("one-winner", text);
         }
     }
@@ -270,7 +276,11 @@ impl World {
         let Some(Folded::Attempt(it)) = self.store.folded(StreamId::attempt(before)) else { return };
         let state = it.state.state();
         if !matches!(state, attempt::State::Failed | attempt::State::Canceled | attempt::State::GivenUp) {
-            let text = format!("attempt {number} of task {} begins while the one before is {}", self.subject_of(task), state.name());
+            let text = format!(
+                "attempt {number} of task {} begins while the one before is {}",
+                self.subject_of(task),
+                state.name()
+            );
             self.violate("one-winner", text);
         }
     }
@@ -411,7 +421,10 @@ impl World {
             match life.created.first().copied() {
                 Some(task) if !self.is_at_end(task) || self.waits_for(task).is_some() => {
                     let state = self.watch.states.get(&task).map_or("nothing", |it| it.0.name());
-                    self.violate("no-silent-stall", format!("task {subject} ends in {state}, with its hold open or no end"));
+                    self.violate(
+                        "no-silent-stall",
+                        format!("task {subject} ends in {state}, with its hold open or no end"),
+                    );
                 }
                 None if !life.refused => {
                     self.violate("no-silent-stall", format!("the user of task {subject} was never answered"));
@@ -453,7 +466,8 @@ impl World {
         }
         let wrong = rebuilt.tasks.iter().find_map(|(id, row)| {
             let state = self.watch.states.get(id).map(|it| it.0.name());
-            (state != Some(row.state)).then(|| format!("the read model says {} where the facts say {state:?}", row.state))
+            (state != Some(row.state))
+                .then(|| format!("the read model says {} where the facts say {state:?}", row.state))
         });
         if let Some(text) = wrong {
             self.violate("replayable", text);

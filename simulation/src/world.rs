@@ -1,13 +1,13 @@
 //! One world: everything there is, on one thread, and what happens next.
 
 use crate::Setup;
+use crate::api::{Api, Request};
 use crate::broker::Broker;
 use crate::clock::{HOUR, MINUTE, Micros, Queue, SECOND};
 use crate::coverage::Coverage;
 use crate::dice::{Dice, Fault, PROCESSES, Site, Subject};
 use crate::handling::{Handling, Phase};
 use crate::mutants::Mutant;
-use crate::api::{Api, Request};
 use crate::people::{Act, Life, Wish};
 use crate::process::{self, Befalls, Process};
 use crate::projection::ReadModel;
@@ -170,9 +170,9 @@ impl World {
     /// Steps of a process that sleeps wait until it wakes; those of one that died never happen.
     fn postponed(&mut self, step: Step) -> Option<Step> {
         let (process, epoch) = match &step {
-            Step::Handle { process, epoch, .. } | Step::Relay { process, epoch, .. } | Step::Api { process, epoch, .. } => {
-                (*process, *epoch)
-            }
+            Step::Handle { process, epoch, .. }
+            | Step::Relay { process, epoch, .. }
+            | Step::Api { process, epoch, .. } => (*process, *epoch),
             Step::Scan { epoch } => (process::SCAN, *epoch),
             Step::Project { epoch } => (process::PROJECTOR, *epoch),
             _ => return Some(step),
@@ -272,13 +272,18 @@ impl World {
     }
 
     /// Commits a transaction: looks at it with the facts before it, makes it durable, and rings the bells.
-    pub(crate) fn commit(&mut self, tx: TxId, writes: &Writes, source: Option<(InboxKey, bool)>) -> Result<(), Refused> {
+    pub(crate) fn commit(
+        &mut self,
+        tx: TxId,
+        writes: &Writes,
+        source: Option<(InboxKey, bool)>,
+    ) -> Result<(), Refused> {
         self.store.may_commit(tx, writes, self.now)?;
         self.watch_commit(writes, source);
         for (stream, version, change) in &writes.events {
             self.trace.mark(stream.id.as_bytes());
             self.trace.mark(&version.to_le_bytes());
-            let _ = change;
+            self.trace.mark_debug(change);
         }
         self.store.apply(writes);
         for row in writes.outbox.iter().filter(|row| counts(&row.message)) {

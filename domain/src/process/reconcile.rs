@@ -112,8 +112,7 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
 fn note(turn: &mut Turn<'_>, absent: bool, lookups: u32, finding: String) -> Result<(), Declined> {
     let salt = turn.case.attempt_id().map(|id| id.0).unwrap_or_default();
     let settle = if mutant::on(Mutant::NoSettleDelay) { 0 } else { turn.policy.settle_delay_ms };
-    let pause =
-        if absent { super::policy::millis(settle) } else { turn.policy.backoff(lookups, salt) };
+    let pause = if absent { super::policy::millis(settle) } else { turn.policy.backoff(lookups, salt) };
     turn.attempt(attempt::Command::NoteLookup { absent, next_lookup_at: turn.now + pause, finding })?;
     Ok(())
 }

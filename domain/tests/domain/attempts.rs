@@ -145,7 +145,14 @@ fn a_second_attempt_at_work_can_not_move_the_task() {
     let call = Call::Poll { job: "job-1".to_owned() };
     let done = JobState::Succeeded { output_url: String::new(), usage_millis: None };
     for state in [done, JobState::Failed(fault(FaultClass::Internal)), JobState::Canceled] {
-        let core = Core { task: order().task, number: 1, provider: "replicate".to_owned(), round: 1, job: None, orphans: vec![] };
+        let core = Core {
+            task: order().task,
+            number: 1,
+            provider: "replicate".to_owned(),
+            round: 1,
+            job: None,
+            orphans: vec![],
+        };
         let at_work = Attempt::Running {
             core,
             job: "job-1".to_owned(),
