@@ -40,7 +40,7 @@ pub(crate) enum After {
 
 enum Work {
     React,
-    Conclude(Call, Answer),
+    Conclude(Box<(Call, Answer)>),
 }
 
 /// A delivery that a worker has in hand.
@@ -171,7 +171,7 @@ impl World {
         let at = instant(self.now);
         let hand = self.handlings[index].as_mut().expect("it goes on");
         let manager = GROUPS[usize::from(hand.group)];
-        let asked = if let Work::Conclude(call, _) = &hand.work { Some(call) } else { None };
+        let asked = if let Work::Conclude(asked) = &hand.work { Some(&asked.0) } else { None };
         let case_key = CaseKey::step(&hand.message, asked, manager.needs_account());
         let case = self.store.load(Case::begin(case_key));
         let admitted = admit(&hand.envelope, &hand.message, &case);
@@ -189,7 +189,7 @@ impl World {
         let mut turn = Turn::new(case, at, &self.policy);
         let next = match &hand.work {
             Work::React => manager.react(&hand.message, &mut turn),
-            Work::Conclude(call, answer) => manager.conclude(&hand.message, call, answer.clone(), &mut turn),
+            Work::Conclude(asked) => manager.conclude(&hand.message, &asked.0, asked.1.clone(), &mut turn),
         };
         let (mut writes, after) = match next {
             Err(declined) => {
@@ -320,7 +320,7 @@ impl World {
         if lost >= ROUNDS {
             return self.give_up(index, SECOND, "others were first too often");
         }
-        let pause = 5 * MILLI << lost.min(6);
+        let pause = (5 * MILLI) << lost.min(6);
         let pause = self.dice.between(subject, Site::Retry, pause / 2, pause);
         self.go_on(index, pause, Phase::Begin);
     }
@@ -332,7 +332,7 @@ impl World {
         if matches!(hand.work, Work::React) || tries >= RECORD_TRIES {
             return self.give_up(index, 5 * SECOND, "the database could not be used");
         }
-        let pause = 50 * MILLI << tries.min(6);
+        let pause = (50 * MILLI) << tries.min(6);
         let pause = self.dice.between(subject, Site::Retry, pause / 2, pause);
         self.go_on(index, pause, Phase::Begin);
     }
@@ -398,7 +398,7 @@ impl World {
         }
         let hand = self.hand(index);
         let Some((call, _)) = hand.call.clone() else { return };
-        hand.work = Work::Conclude(call, answer);
+        hand.work = Work::Conclude(Box::new((call, answer)));
         self.begin_step(index);
     }
 
