@@ -31,16 +31,6 @@ clean_up_tests() {
     exit "$status"
 }
 
-# The names of the `tests` package's test targets whose file is (e2e) or is not (other) in its folder e2e/.
-test_targets() {
-    awk -v kind="$1" '
-        function flush() { if (intest && name != "" && ((path ~ /^e2e\//) == (kind == "e2e"))) print name; name = ""; path = "" }
-        /^\[/ { flush(); intest = ($0 == "[[test]]") }
-        intest && /^name *=/ { split($0, part, "\""); name = part[2] }
-        intest && /^path *=/ { split($0, part, "\""); path = part[2] }
-        END { flush() }' "$REPO/tests/Cargo.toml"
-}
-
 prepare_tests() {
     need_cargo
     ensure_tools postgres media java maven
@@ -55,11 +45,9 @@ start_test_database() {
     export DATABASE_URL
 }
 
+# Of the whole workspace, as all that is built here: another selection of packages has other features, and builds them again.
 end_to_end() {
-    local broker=$1 target arguments=()
-    for target in $(test_targets e2e); do arguments+=(--test "$target"); done
-    ((${#arguments[@]})) || fail "tests/Cargo.toml names no test in e2e/: nothing would be tested."
-    DEV_BROKER=$broker cargo test -p tests "${arguments[@]}"
+    DEV_BROKER=$1 cargo test --workspace --test e2e
 }
 
 # Both at once: each has a system of its own, and waits more than it works.
@@ -72,12 +60,6 @@ end_to_end_on_both() {
     printf '\n---- on the embedded broker\n'
     cat "$log"
     return "$status"
-}
-
-other_tests() {
-    local target arguments=(--lib --bins)
-    for target in $(test_targets other); do arguments+=(--test "$target"); done
-    cargo test -p tests "${arguments[@]}"
 }
 
 run_tests() {
@@ -108,8 +90,7 @@ run_tests() {
     export AIVIDEO_BIN=$BIN
     step "a PostgreSQL for the tests" start_test_database
     step "documentation tests, among them what must not compile" cargo test --workspace --doc
-    step "unit, database and broker tests" cargo test --workspace --exclude tests --lib --bins --tests
-    step "models, faults and repository rules" other_tests
+    step "unit, database and broker tests, and the repository's rules" cargo test --workspace --lib --bins --tests
     if [[ $FAST == no ]]; then
         step "end to end, on the embedded broker and on Apache RocketMQ" end_to_end_on_both
     fi

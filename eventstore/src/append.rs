@@ -1,7 +1,9 @@
-//! Appending what a turn came to: events, outbox rows and notices, in one statement each, in the caller's transaction.
+//! Appending what a turn came to: events, outbox rows, notices and the closed inbox row, in one statement, in the caller's
+//! transaction.
 
 use crate::error::StoreError;
 use crate::transaction::Tx;
+use crate::wakeup;
 use domain::id::{CausationId, CorrelationId, TenantId, derived};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
@@ -54,6 +56,7 @@ struct OutboxColumns {
 }
 
 /// What a turn came to, ready to be written.
+#[derive(Default)]
 pub(crate) struct Writes {
     events: EventColumns,
     outbox: OutboxColumns,
@@ -133,22 +136,25 @@ impl OutboxColumns {
     }
 }
 
-impl Tx<'_> {
-    /// Appends everything. A version that somebody else took first is [`StoreError::Race`].
-    pub(crate) async fn append(&mut self, writes: &Writes, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
-        if !writes.events.event_id.is_empty() {
-            self.insert_events(&writes.events, meta, now).await?;
-        }
-        if !writes.outbox.event_id.is_empty() {
-            self.insert_outbox(&writes.outbox, meta, now).await?;
-        }
-        for notice in &writes.notices {
-            self.insert_notice(notice).await?;
-        }
-        Ok(())
-    }
+/// The inbox row that is closed together with the writes.
+pub(crate) struct Closing<'a> {
+    pub(crate) consumer: &'a str,
+    pub(crate) event_id: Uuid,
+    pub(crate) code: &'static str,
+    pub(crate) detail: Option<String>,
+}
 
-    async fn insert_events(&mut self, events: &EventColumns, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
+impl Tx<'_> {
+    /// Appends everything, and closes the inbox row where there is one, in one statement. A version that somebody else took
+    /// first is [`StoreError::Race`].
+    pub(crate) async fn append(
+        &mut self,
+        writes: &Writes,
+        meta: &Meta,
+        now: Timestamp,
+        closing: Option<&Closing<'_>>,
+    ) -> Result<(), StoreError> {
+        let Writes { events, outbox, notices } = writes;
         sqlx::query(
             "/* eventstore.append */
              WITH fence AS MATERIALIZED (SELECT announce_writer()),
@@ -156,12 +162,28 @@ impl Tx<'_> {
                  SELECT r.* FROM fence, unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::text[],
                                                $6::smallint[], $7::jsonb[])
                         WITH ORDINALITY AS r (event_id, category, stream_id, version, name, schema_version, body, ord)),
-             inserted AS (
+             recorded AS (
                  INSERT INTO events (event_id, category, stream_id, version, name, schema_version, body,
                                      tenant_id, correlation_id, causation_id, actor, recorded_at)
                  SELECT event_id, category, stream_id, version, name, schema_version, body, $8, $9, $10, $11, $12
-                   FROM rows ORDER BY ord)
-             SELECT pg_notify('aivideo_events', '')",
+                   FROM rows ORDER BY ord),
+             announced AS (
+                 INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
+                                            payload, deliver_at, tenant_id, trace_id, correlation_id, causation_id,
+                                            occurred_at, available_at)
+                 SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
+                        $8, $22, $9, $10, $12, $12
+                   FROM unnest($13::uuid[], $14::text[], $15::uuid[], $16::text[], $17::smallint[], $18::text[],
+                               $19::text[], $20::jsonb[], $21::timestamptz[])
+                        WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
+                                              payload, deliver_at, ord)
+                  ORDER BY ord),
+             noticed AS (
+                 INSERT INTO notifications (task_id, task_version, tenant_id, state)
+                 SELECT * FROM unnest($23::uuid[], $24::bigint[], $25::uuid[], $26::text[])
+                 ON CONFLICT DO NOTHING)
+             UPDATE inbox_dedup SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
+              WHERE consumer_name = $27 AND event_id = $28 AND phase = 'claimed'",
         )
         .bind(&events.event_id)
         .bind(&events.category)
@@ -175,43 +197,28 @@ impl Tx<'_> {
         .bind(meta.causation.0)
         .bind(&meta.actor)
         .bind(now)
-        .execute(&mut *self.inner)
-        .await?;
-        Ok(())
-    }
-
-    async fn insert_outbox(&mut self, rows: &OutboxColumns, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
-        sqlx::query(
-            "/* eventstore.outbox */
-             WITH rows AS (
-                 INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
-                                            payload, deliver_at, tenant_id, trace_id, correlation_id, causation_id,
-                                            occurred_at, available_at)
-                 SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
-                        $10, $11, $12, $13, $14, $14
-                   FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[],
-                               $8::jsonb[], $9::timestamptz[])
-                        WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
-                                              payload, deliver_at, ord)
-                  ORDER BY ord)
-             SELECT pg_notify('aivideo_outbox', '')",
-        )
-        .bind(&rows.event_id)
-        .bind(&rows.aggregate_type)
-        .bind(&rows.aggregate_id)
-        .bind(&rows.event_type)
-        .bind(&rows.schema_version)
-        .bind(&rows.topic)
-        .bind(&rows.tag)
-        .bind(&rows.payload)
-        .bind(&rows.deliver_at)
-        .bind(meta.tenant.0)
+        .bind(&outbox.event_id)
+        .bind(&outbox.aggregate_type)
+        .bind(&outbox.aggregate_id)
+        .bind(&outbox.event_type)
+        .bind(&outbox.schema_version)
+        .bind(&outbox.topic)
+        .bind(&outbox.tag)
+        .bind(&outbox.payload)
+        .bind(&outbox.deliver_at)
         .bind(&meta.trace)
-        .bind(meta.correlation.0)
-        .bind(meta.causation.0)
-        .bind(now)
+        .bind(notices.iter().map(|notice| notice.task.0).collect::<Vec<_>>())
+        .bind(notices.iter().map(|notice| notice.version).collect::<Vec<_>>())
+        .bind(notices.iter().map(|notice| notice.tenant.0).collect::<Vec<_>>())
+        .bind(notices.iter().map(|notice| notice.state.name()).collect::<Vec<_>>())
+        .bind(closing.map(|it| it.consumer))
+        .bind(closing.map(|it| it.event_id))
+        .bind(closing.map(|it| it.code))
+        .bind(closing.and_then(|it| it.detail.as_deref()))
         .execute(&mut *self.inner)
         .await?;
+        self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };
+        self.news |= if outbox.event_id.is_empty() { 0 } else { wakeup::OUTBOX };
         Ok(())
     }
 
@@ -223,29 +230,14 @@ impl Tx<'_> {
         meta: &Meta,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut rows = OutboxColumns::default();
+        let mut writes = Writes::default();
         let announcement = Announcement {
             origin: Origin::Rearmed,
             message: message.clone(),
             deliver_at: message.topic().is_delayed().then_some(now),
         };
-        rows.push(&announcement, meta)?;
-        rows.event_id = vec![id];
-        self.insert_outbox(&rows, meta, now).await
-    }
-
-    async fn insert_notice(&mut self, notice: &Notice) -> Result<(), StoreError> {
-        sqlx::query(
-            "/* eventstore.notice */
-             INSERT INTO notifications (task_id, task_version, tenant_id, state) VALUES ($1, $2, $3, $4)
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(notice.task.0)
-        .bind(notice.version)
-        .bind(notice.tenant.0)
-        .bind(notice.state.name())
-        .execute(&mut *self.inner)
-        .await?;
-        Ok(())
+        writes.outbox.push(&announcement, meta)?;
+        writes.outbox.event_id = vec![id];
+        self.append(&writes, meta, now, None).await
     }
 }

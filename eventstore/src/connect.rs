@@ -1,6 +1,7 @@
 //! Opening the database: pool, migrations, and the refusal to run on a schema this build does not know.
 
 use crate::load::FoldCache;
+use crate::wakeup::Ringer;
 use domain::process::Policy;
 use serde::Deserialize;
 use sqlx::PgPool;
@@ -74,6 +75,7 @@ pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) policy: Arc<Policy>,
     pub(crate) cache: Arc<FoldCache>,
+    pub(crate) ringer: Arc<Ringer>,
 }
 
 impl Store {
@@ -101,7 +103,8 @@ impl Store {
     /// A store on an existing pool.
     #[must_use]
     pub fn on(pool: PgPool, policy: Policy) -> Self {
-        Self { pool, policy: Arc::new(policy), cache: Arc::new(FoldCache::default()) }
+        let ringer = Ringer::new(pool.clone());
+        Self { pool, policy: Arc::new(policy), cache: Arc::new(FoldCache::default()), ringer }
     }
 
     /// Connects, and refuses a schema that this build was not made for.

@@ -1,7 +1,7 @@
 //! Handling a message: claim the inbox row, read, decide, append, commit; call outside; conclude in another transaction;
 //! and only then leave to acknowledge.
 
-use crate::append::{Meta, Writes};
+use crate::append::{Closing, Meta, Writes};
 use crate::committed::Committed;
 use crate::connect::Store;
 use crate::delivery::{Ack, Again, Delivery, Outcome};
@@ -187,35 +187,38 @@ impl Handling<'_> {
         turn: Turn<'_>,
         now: Timestamp,
     ) -> Result<Turned, StoreError> {
-        let turned = match next {
+        let meta = self.meta();
+        let (next, writes, order) = match next {
             Err(declined) => {
-                self.mark_done(&mut tx, "declined", Some(&declined.to_string())).await?;
-                Turned::Finished(Outcome::Declined)
+                let closing = self.closing("declined", Some(declined.to_string()));
+                tx.append(&Writes::default(), &meta, now, Some(&closing)).await?;
+                tx.commit().await?;
+                return Ok(Turned::Finished(Outcome::Declined));
             }
             // Rolled back, row and all: it changed nothing.
             Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause)),
             Ok(next) => {
                 let order = turn.case.task.state.order().cloned();
-                let writes = Writes::of(turn, &self.meta())?;
-                tx.append(&writes, &self.meta(), now).await?;
-                match next {
-                    Next::Done => {
-                        self.mark_done(&mut tx, "applied", None).await?;
-                        Turned::Finished(Outcome::Done)
-                    }
-                    Next::Again => Turned::Again,
-                    Next::Call(call) => {
-                        // `admit` has seen to it that there is an order.
-                        let Some(order) = order else { return Ok(Turned::Retry("the task has no order".to_owned())) };
-                        tx.commit().await?;
-                        return Ok(Turned::Call(Box::new((Committed::after_commit(call), CallContext { order }))));
-                    }
-                    Next::Retry(cause) => Turned::Retry(cause),
-                }
+                (next, Writes::of(turn, &meta)?, order)
             }
         };
+        let closing = (next == Next::Done).then(|| self.closing("applied", None));
+        tx.append(&writes, &meta, now, closing.as_ref()).await?;
         tx.commit().await?;
-        Ok(turned)
+        Ok(match (next, order) {
+            (Next::Done, _) => Turned::Finished(Outcome::Done),
+            (Next::Again, _) => Turned::Again,
+            (Next::Call(call), Some(order)) => {
+                Turned::Call(Box::new((Committed::after_commit(call), CallContext { order })))
+            }
+            // `admit` has seen to it that there is an order.
+            (Next::Call(_), None) => Turned::Retry("the task has no order".to_owned()),
+            (Next::Retry(cause), _) => Turned::Retry(cause),
+        })
+    }
+
+    fn closing(&self, code: &'static str, detail: Option<String>) -> Closing<'_> {
+        Closing { consumer: self.manager.name(), event_id: self.envelope.event_id.0, code, detail }
     }
 
     fn case_key(&self, step: &Step) -> CaseKey {
@@ -258,21 +261,6 @@ impl Handling<'_> {
         .bind(hash.as_slice())
         .fetch_one(&mut *tx.inner)
         .await?)
-    }
-
-    async fn mark_done(&self, tx: &mut Tx<'_>, code: &str, detail: Option<&str>) -> Result<(), StoreError> {
-        sqlx::query(
-            "/* eventstore.mark_done */
-             UPDATE inbox_dedup SET phase = 'done', result_code = $3, result_detail = $4, processed_at = clock_timestamp()
-              WHERE consumer_name = $1 AND event_id = $2 AND phase = 'claimed'",
-        )
-        .bind(self.manager.name())
-        .bind(self.envelope.event_id.0)
-        .bind(code)
-        .bind(detail)
-        .execute(&mut *tx.inner)
-        .await?;
-        Ok(())
     }
 }
 

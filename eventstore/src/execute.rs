@@ -9,9 +9,10 @@ use crate::consume::pause;
 use crate::error::{ExecuteError, StoreError};
 use crate::transaction::Tx;
 use domain::aggregate::Refusal;
-use domain::id::TaskId;
+use domain::id::{TaskId, TenantId};
 use domain::process::{Case, CaseKey, Turn};
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 
 /// An idempotency key and the request it stands for.
 #[derive(Clone, Debug)]
@@ -87,6 +88,16 @@ impl Store {
         }
     }
 
+    /// What an earlier request with this key came to; `None` where there was none. For requests that would be refused today
+    /// (their model has left the catalogue): what was done stays done, and its answer stays the answer.
+    ///
+    /// # Errors
+    /// [`ExecuteError::KeyReused`]: it was another request.
+    pub async fn replayed(&self, tenant: TenantId, key: &IdempotencyKey) -> Result<Option<Executed>, ExecuteError> {
+        let mut connection = self.pool.acquire().await.map_err(StoreError::from)?;
+        Ok(read_key(&mut connection, tenant, key).await?.map(|before| Executed { replayed: true, ..before }))
+    }
+
     async fn execute_once<F>(
         &self,
         request: &Request,
@@ -116,7 +127,7 @@ impl Store {
         command(&mut turn)?;
         let executed = reached(&turn);
         let writes = Writes::of(turn, &request.meta)?;
-        tx.append(&writes, &request.meta, now).await?;
+        tx.append(&writes, &request.meta, now, None).await?;
         if let Some(submission) = submission {
             tx.store_request(request, submission).await?;
         }
@@ -150,6 +161,29 @@ fn reached(turn: &Turn<'_>) -> Executed {
     }
 }
 
+/// What the request of a key came to; `None` where no request had it.
+async fn read_key(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    key: &IdempotencyKey,
+) -> Result<Option<Executed>, ExecuteError> {
+    let kept: Option<(Vec<u8>, serde_json::Value)> = sqlx::query_as(
+        "/* eventstore.read_key */
+         SELECT fingerprint, result FROM idempotency_keys WHERE tenant_id = $1 AND operation = $2 AND key = $3",
+    )
+    .bind(tenant.0)
+    .bind(key.operation)
+    .bind(&key.key)
+    .fetch_optional(connection)
+    .await
+    .map_err(StoreError::from)?;
+    let Some((fingerprint, result)) = kept else { return Ok(None) };
+    if fingerprint != key.fingerprint {
+        return Err(ExecuteError::KeyReused);
+    }
+    Ok(Some(serde_json::from_value(result).map_err(StoreError::from)?))
+}
+
 impl Tx<'_> {
     /// Takes the key, or answers with what an earlier request with it came to. Callers at the same moment wait here for the
     /// first one's commit: the unique index makes them.
@@ -169,20 +203,7 @@ impl Tx<'_> {
         if claimed.rows_affected() == 1 {
             return Ok(None);
         }
-        let (fingerprint, result): (Vec<u8>, serde_json::Value) = sqlx::query_as(
-            "/* eventstore.read_key */
-             SELECT fingerprint, result FROM idempotency_keys WHERE tenant_id = $1 AND operation = $2 AND key = $3",
-        )
-        .bind(request.meta.tenant.0)
-        .bind(key.operation)
-        .bind(&key.key)
-        .fetch_one(&mut *self.inner)
-        .await
-        .map_err(StoreError::from)?;
-        if fingerprint != key.fingerprint {
-            return Err(ExecuteError::KeyReused);
-        }
-        Ok(Some(serde_json::from_value(result).map_err(StoreError::from)?))
+        read_key(&mut self.inner, request.meta.tenant, key).await
     }
 
     async fn keep_result(

@@ -15,6 +15,7 @@ mod stall;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod transaction;
+mod wakeup;
 
 pub use append::Meta;
 pub use callback::{CallbackFact, CallbackKept};

@@ -9,18 +9,24 @@ use sqlx::{Postgres, Transaction};
 pub(crate) struct Tx<'s> {
     pub(crate) store: &'s Store,
     pub(crate) inner: Transaction<'s, Postgres>,
+    /// What readers are woken for after the commit: see [`crate::wakeup`].
+    pub(crate) news: u8,
 }
 
 impl Store {
     /// Opens a transaction at READ COMMITTED: the streams' versions are what conflicts are found by.
     pub(crate) async fn begin(&self) -> Result<Tx<'_>, StoreError> {
-        Ok(Tx { store: self, inner: self.pool.begin().await? })
+        Ok(Tx { store: self, inner: self.pool.begin().await?, news: 0 })
     }
 }
 
 impl Tx<'_> {
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        Ok(self.inner.commit().await?)
+        let Self { store, inner, news } = self;
+        let committed = inner.commit().await;
+        // Also where the answer was lost: it may have been committed.
+        store.ringer.ring(news);
+        Ok(committed?)
     }
 
     /// The database's clock: every time that is stored or compared comes from this one.

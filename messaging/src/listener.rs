@@ -222,6 +222,7 @@ impl<H: Answering> MessageListenerConcurrently for Callback<H> {
         match outcome {
             Ok(Ok(answer)) => {
                 self.counters.handled.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(group = self.group.name(), key, "handled");
                 Ok(acknowledged(answer))
             }
             Ok(Err(again)) => {

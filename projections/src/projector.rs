@@ -211,13 +211,17 @@ pub(crate) enum Locking {
 }
 
 /// Locks the checkpoint and reads its position; `None` where there is none, or somebody else has it.
+///
+/// The projector does not wait for the disk: the read tables and their checkpoint commit together, and what a crash of the
+/// database takes from them is folded again from the log.
 pub(crate) async fn lock_checkpoint(
     connection: &mut PgConnection,
     locking: Locking,
 ) -> Result<Option<i64>, sqlx::Error> {
     let statement = match locking {
         Locking::SkipLocked => {
-            "/* projector.lock */ SELECT position FROM projection_checkpoints WHERE name = $1 FOR UPDATE SKIP LOCKED"
+            "/* projector.lock */ SELECT position FROM projection_checkpoints, set_config('synchronous_commit', 'off', true)
+              WHERE name = $1 FOR UPDATE OF projection_checkpoints SKIP LOCKED"
         }
         Locking::Wait => {
             "/* projector.lock_waiting */ SELECT position FROM projection_checkpoints WHERE name = $1 FOR UPDATE"

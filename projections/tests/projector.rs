@@ -24,7 +24,7 @@ async fn an_event_that_commits_late_is_not_skipped() -> Result<()> {
             async move { projector.run(cancel).await }
         });
         // The first round begins on an empty log, where the sequence has not been called yet.
-        for _ in 0..50 {
+        for _ in 0..200 {
             let (slow, fast) = (Uuid::new_v4(), Uuid::new_v4());
             let mut late = pool.begin().await?;
             let lower = append_grant(&mut late, slow).await?;

@@ -18,7 +18,7 @@ async fn a_message_that_commits_late_is_published() -> Result<()> {
     on_database(|pool| async move {
         let broker = Broker::healthy();
         let relay = Running::relay(&pool, &broker, RelayConfig::default());
-        for _ in 0..50 {
+        for _ in 0..200 {
             let mut late = pool.begin().await?;
             let first = insert_message(&mut late, Uuid::new_v4(), "notification.event").await?;
             let second = insert_news(&pool, Uuid::new_v4()).await?;

@@ -1,7 +1,7 @@
 //! End-to-end tests on real parts: PostgreSQL, RocketMQ (both brokers), ffmpeg, the provider over HTTP, processes that are
 //! killed. Everything is started through `./dev`, as a user would.
 //!
-//! `cargo test -p tests --test e2e -- apache main_path` runs the scenarios whose names contain all the words: brokers
+//! `cargo test --workspace --test e2e -- apache main_path` runs the scenarios whose names contain all the words: brokers
 //! (embedded, apache), groups (main_path, chaos, pairs), or a whole name.
 
 mod chaos;
@@ -122,6 +122,12 @@ async fn on(broker: Broker, run: &mut Run) {
         let before = run.failed.len();
         run.scenario(&name("pairs::fifty_tasks_two_of_every_role"), 12 * minute, chaos::two_of_every_role(&stack))
             .await;
+        run.scenario(
+            &name("pairs::k2_fifty_creates_with_one_key"),
+            3 * minute,
+            facts::fifty_creates_with_one_key(&stack),
+        )
+        .await;
         run.scenario(&name("pairs::stop_with_work_in_flight"), 4 * minute, shutdown::with_work_in_flight(&stack)).await;
         run.scenario(&name("pairs::backlog_of_twenty_thousand"), 15 * minute, facts::backlog(&stack)).await;
         finished(stack, run, before).await;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 pub struct User {
     /// The tenant.
     pub tenant: Uuid,
+    token: String,
     /// The client.
     pub client: Client,
 }
@@ -50,7 +51,19 @@ impl User {
         let (id, amount) = (tenant.to_string(), credits.to_string());
         stack.dev(&["aivideo", "grant", "--tenant", &id, "--amount", &amount, "--key", "test"]).await?;
         let token = token(stack, tenant, &["creator"])?;
-        Ok(Self { tenant, client: Client::new(base, &token) })
+        Ok(Self::with_token(tenant, base, token))
+    }
+
+    /// Who has this token, at the API at `base`.
+    #[must_use]
+    pub fn with_token(tenant: Uuid, base: &str, token: String) -> Self {
+        Self { tenant, client: Client::new(base, &token), token }
+    }
+
+    /// The same user at another API process.
+    #[must_use]
+    pub fn elsewhere(&self, base: &str) -> Self {
+        Self::with_token(self.tenant, base, self.token.clone())
     }
 
     /// Submits a task and returns its id.

@@ -10,7 +10,7 @@ use super::task::Task;
 use crate::auth::Role;
 use crate::idempotency::choose;
 use async_graphql::{Context, ID, MergedObject, Object, Result};
-use domain::id::{AccountId, TaskId};
+use domain::id::{AccountId, TaskId, TenantId};
 use domain::process::{self, CaseKey};
 use eventstore::{Executed, IdempotencyKey, Request, Submission};
 use projections::query::Seen;
@@ -117,16 +117,14 @@ impl CreatorMutation {
             Ok(None) => return Ok(Some(bad_key(crate::idempotency::BadKey::Missing).into())),
             Err(bad) => return Ok(Some(bad_key(bad).into())),
         };
+        let key =
+            input.fingerprint().map(|fingerprint| IdempotencyKey { operation: "submitGeneration", key, fingerprint });
         let ordered = match Ordered::check(ctx, caller.tenant, input).await? {
             Ok(ordered) => ordered,
-            Err(refusal) => return Ok(Some(refusal.into())),
+            Err(refusal) => return refused_unless_done_before(ctx, caller.tenant, key.as_ref(), refusal).await,
         };
         let task = TaskId(crate::clock::fresh_id());
-        let request = Request {
-            meta: meta(ctx, caller.tenant)?,
-            key: Some(IdempotencyKey { operation: "submitGeneration", key, fingerprint: ordered.fingerprint() }),
-            tenant_wall: true,
-        };
+        let request = Request { meta: meta(ctx, caller.tenant)?, key, tenant_wall: true };
         let case = CaseKey { account: Some(AccountId::of(caller.tenant)), with_account: true, ..CaseKey::task(task) };
         let submission = Submission { task, prompt: ordered.prompt.clone() };
         let executed = state(ctx)?
@@ -177,8 +175,24 @@ impl CreatorMutation {
     }
 }
 
+/// A request that would not be accepted today, but was when it came first (its model has left the catalogue since): a retry
+/// gets the first one's answer.
+async fn refused_unless_done_before<M>(
+    ctx: &Context<'_>,
+    tenant: TenantId,
+    key: Option<&IdempotencyKey>,
+    refusal: Refusal,
+) -> Result<Option<TaskPayload<M>>> {
+    let Some(key) = key else { return Ok(Some(refusal.into())) };
+    match state(ctx)?.store.replayed(tenant, key).await {
+        Ok(None) => Ok(Some(refusal.into())),
+        Ok(Some(executed)) => Ok(Some(executed.into())),
+        Err(error) => Ok(Some(refusal_of(ctx, error)?.into())),
+    }
+}
+
 /// The tenant of a task, whoever asks.
-pub(crate) async fn owner(ctx: &Context<'_>, task: TaskId) -> Result<Option<domain::id::TenantId>> {
+pub(crate) async fn owner(ctx: &Context<'_>, task: TaskId) -> Result<Option<TenantId>> {
     state(ctx)?.store.tenant_of(task).await.map_err(|error| fault(ctx, &error))
 }
 

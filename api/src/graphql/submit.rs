@@ -32,6 +32,16 @@ pub(crate) struct GenerationInput {
     input_asset_ids: Vec<ID>,
 }
 
+impl GenerationInput {
+    /// Digest of what is asked for: the same key with anything else is refused. `None` where an id can not be read: such an
+    /// input was never accepted.
+    pub(crate) fn fingerprint(&self) -> Option<[u8; 32]> {
+        let assets = asset_ids(&self.input_asset_ids)?;
+        let (prompt, model, seconds) = (self.prompt.trim(), &self.model, self.duration_seconds);
+        Some(fingerprint(&serde_json::json!(["submitGeneration/1", prompt, model, seconds, assets])))
+    }
+}
+
 /// An input that was accepted. Not `Debug`: the prompt must not reach a log.
 pub(crate) struct Ordered {
     pub(crate) prompt: String,
@@ -86,17 +96,6 @@ impl Ordered {
         Ok(Ok(Self { prompt, name: input.model, model: model.clone(), duration_seconds, assets, hold }))
     }
 
-    /// Digest of what was asked for: the same key with anything else is refused.
-    pub(crate) fn fingerprint(&self) -> [u8; 32] {
-        fingerprint(&serde_json::json!([
-            "submitGeneration/1",
-            self.prompt,
-            self.name,
-            self.duration_seconds,
-            self.assets
-        ]))
-    }
-
     /// The order, as of a time by the database's clock.
     pub(crate) fn order(&self, task: TaskId, tenant: TenantId, now: Timestamp, policy: &Policy) -> Order {
         Order {
@@ -137,10 +136,13 @@ fn assets(ids: &[ID], model: &Model) -> Result<Vec<AssetId>, Refusal> {
     if ids.len() > usize::try_from(model.max_input_images).unwrap_or(usize::MAX) {
         return Err(bad_assets(&format!("this model takes at most {} input images", model.max_input_images)));
     }
-    let read: Option<Vec<AssetId>> = ids.iter().map(|id| Kind::Asset.read(id).ok().map(AssetId)).collect();
-    let assets = read.ok_or_else(|| bad_assets("not an id of an asset"))?;
+    let assets = asset_ids(ids).ok_or_else(|| bad_assets("not an id of an asset"))?;
     let distinct: HashSet<&AssetId> = assets.iter().collect();
     if distinct.len() == assets.len() { Ok(assets) } else { Err(bad_assets("an asset is named twice")) }
+}
+
+fn asset_ids(ids: &[ID]) -> Option<Vec<AssetId>> {
+    ids.iter().map(|id| Kind::Asset.read(id).ok().map(AssetId)).collect()
 }
 
 fn bad_assets(message: &str) -> Refusal {

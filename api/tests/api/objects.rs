@@ -132,3 +132,26 @@ async fn signed_links_serve_ranges() -> Result<()> {
     }
     Ok(())
 }
+
+/// What was accepted stays accepted: the retry of a request whose input is not to be had any more gets the first answer.
+#[tokio::test]
+async fn a_retry_is_answered_though_its_input_is_gone() -> Result<()> {
+    let world = World::new().await?;
+    world.grant(world.tenant, 1_000).await?;
+    let creator = world.creator()?;
+    let image = upload(&world, &creator, "image/png", None, png(10)).await?.json()?;
+    let mut input = input("a boat");
+    input["inputAssetIds"] = json!([image["assetId"]]);
+    let first = world.submit(&creator, Some("k"), &input).await?;
+    assert!(first["refusal"].is_null(), "{first}");
+    let gone = world.count("WITH gone AS (DELETE FROM uploads RETURNING 1) SELECT count(*) FROM gone").await?;
+    assert_eq!(gone, 1);
+    let again = world.submit(&creator, Some("k"), &input).await?;
+    assert_eq!((&again["taskId"], &again["replayed"]), (&first["taskId"], &json!(true)), "{again}");
+    let other = world.submit(&creator, Some("another"), &input).await?;
+    assert_eq!(other["refusal"]["code"], "INVALID_INPUT_ASSETS");
+    input["prompt"] = json!("a ship");
+    let reused = world.submit(&creator, Some("k"), &input).await?;
+    assert_eq!(reused["refusal"]["code"], "IDEMPOTENCY_KEY_REUSED");
+    Ok(())
+}

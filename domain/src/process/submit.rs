@@ -1,8 +1,8 @@
 //! Submits a task to its provider (group `cg.scheduler.submit.v1`).
 //!
-//! "It will be submitted" (`attempt.planned`) and "the request may have left" (`attempt.submission_begun`) are two durable
-//! facts. A redelivered message goes on from where they are: never begun, then begin; begun and unanswered, then the answer
-//! is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
+//! "It will be submitted" (`attempt.planned`) and "the request may have left" (`attempt.submission_begun`) are two facts, both
+//! durable before the call. A redelivered message goes on from where they are: not begun, then begin; begun and unanswered,
+//! then the answer is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
 
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
@@ -28,7 +28,7 @@ impl ProcessManager for SubmitTask {
             Task::Queued(order) => {
                 turn.task(task::Command::BeginSubmission { attempt_no: 1 })?;
                 turn.attempt(attempt::Command::Plan { task: order.task, number: 1, provider: order.provider })?;
-                Ok(Next::Again)
+                go_on(turn)
             }
             Task::WaitingRetry { retry_at, .. } if retry_at > turn.now => {
                 let newest = matches!(message, Message::SubmitDue(due) if due.task_version == turn.case.task.version);
@@ -42,7 +42,7 @@ impl ProcessManager for SubmitTask {
                     turn.case.turn_to_new_attempt();
                     turn.attempt(attempt::Command::Plan { task, number: next_attempt, provider })?;
                 }
-                Ok(Next::Again)
+                go_on(turn)
             }
             Task::Submitting(_) => go_on(turn),
             other => Err(Declined::stale(format!("the task is {}", other.state().name()))),

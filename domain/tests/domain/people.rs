@@ -165,8 +165,8 @@ fn a_failed_task_is_tried_again_as_a_new_one_with_its_own_hold() {
     let settle = old.about_task(Message::SettleRequested);
     old.react(&SettleHold, &settle, later(21)).0.expect("released");
     let fresh = try_again(&old, again(), 0).expect("tried again");
-    let open = matches!(fresh.account.state.hold(again().task), Some(Hold::Open(it)) if it.amount == order().hold);
-    assert!(open, "it is paid for again");
+    let hold = fresh.account.state.hold(again().task);
+    assert!(matches!(hold, Some(Hold::Open(open)) if open.amount == order().hold), "it is paid for again: {hold:?}");
     assert_eq!(fresh.account.state.hold(order().task), Some(Hold::Released));
     assert!(matches!(fresh.task.state, Task::Queued(_)));
     let short = Order { hold: domain::money::Credits(501), ..again() };

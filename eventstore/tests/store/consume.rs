@@ -63,6 +63,40 @@ async fn one_event_delivered_in_parallel_has_one_effect() -> Anyhow {
     Ok(())
 }
 
+/// Q3: one event, delivered twice in parallel, a thousand times over. The loser acknowledges a duplicate; nothing comes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_pairs_of_deliveries_are_a_thousand_effects() -> Anyhow {
+    const PAIRS: u64 = 1_000;
+    let database = database().await?;
+    let store = database.store();
+    let world = Arc::new(accepting());
+    let mut lanes = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (store, world) = (store.clone(), Arc::clone(&world));
+        lanes.spawn(async move {
+            for _ in 0..PAIRS / 8 {
+                let (_, task) = queued(&store).await?;
+                let delivery = deliveries(&store, task, SUBMIT).await?.remove(0);
+                let twice = tokio::join!(
+                    store.consume(&SubmitTask, world.as_ref(), &delivery),
+                    store.consume(&SubmitTask, world.as_ref(), &delivery)
+                );
+                for handled in [twice.0?, twice.1?] {
+                    let outcome = handled.outcome();
+                    assert!(matches!(outcome, Outcome::Done | Outcome::Duplicate | Outcome::Declined), "{outcome:?}");
+                }
+            }
+            Anyhow::<()>::Ok(())
+        });
+    }
+    while let Some(lane) = lanes.join_next().await {
+        lane??;
+    }
+    assert_eq!(u64::try_from(world.creates())?, PAIRS);
+    invariants(store).await?;
+    Ok(())
+}
+
 /// The worker dies after it announced the call: the redelivery does not call again; when the lease is over the answer counts as
 /// lost, the job is looked up, and found.
 #[tokio::test]
@@ -136,7 +170,7 @@ async fn parallel_commands_on_one_task_never_contradict() -> Anyhow {
     let database = database().await?;
     let store = database.store();
     let world = Arc::new(accepting());
-    for _ in 0..20 {
+    for _ in 0..200 {
         let (tenant, task) = queued(store).await?;
         let delivery = deliveries(store, task, SUBMIT).await?.remove(0);
         drop(store.consume(&SubmitTask, world.as_ref(), &delivery).await?);

@@ -24,7 +24,6 @@ struct Posting {
 pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<Option<Uuid>, Fault> {
     let posting = posting(event);
     post(connection, at, &posting).await?;
-    balance(connection, at, &posting).await?;
     match event {
         Event::Granted { .. } | Event::Adjusted { .. } => Ok(None),
         Event::Held { task, amount, expires_at } => {
@@ -33,15 +32,15 @@ pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -
         }
         Event::Settled { task, charged, released } => {
             close(connection, at, task.0, charged.0, released.0, State::Settled).await?;
-            rest(connection, task.0).await
+            Ok(Some(task.0))
         }
         Event::Released { task, released } => {
             close(connection, at, task.0, 0, released.0, State::Released).await?;
-            rest(connection, task.0).await
+            Ok(Some(task.0))
         }
         Event::HoldExpired { task, released, .. } => {
             close(connection, at, task.0, 0, released.0, State::Expired).await?;
-            rest(connection, task.0).await
+            Ok(Some(task.0))
         }
         Event::Refunded { task, amount, .. } => {
             refund(connection, at, task.0, amount.0).await?;
@@ -93,56 +92,27 @@ fn posting(event: &Event) -> Posting {
     }
 }
 
+/// The posting's row and the balance it leads to. An account has its tenant's id; whoever granted credits may be of another
+/// tenant.
 async fn post(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
-    sqlx::query(
+    let moved = sqlx::query(
         "/* fold.posted */
-         INSERT INTO read_account_entries (account_id, version, kind, business_key, amount, charged, created_at, position)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+         WITH entry AS (
+             INSERT INTO read_account_entries (account_id, version, kind, business_key, amount, charged, created_at, position)
+             VALUES ($1, $2, $3, $4, $5, $7, $9, $10))
+         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, refunded, updated_at, position)
+         SELECT $1, $1, $2, $5, $6, $7, $8, $9, $10
+          WHERE $2 = 1 OR EXISTS (SELECT FROM read_accounts WHERE account_id = $1)
+         ON CONFLICT (account_id) DO UPDATE
+            SET version = $2, available = a.available + $5, held = a.held + $6, charged = a.charged + $7,
+                refunded = a.refunded + $8, updated_at = $9, position = $10
+          WHERE a.version = $2 - 1",
     )
     .bind(at.stream)
     .bind(at.version)
     .bind(posting.kind)
     .bind(&posting.key)
     .bind(posting.amount)
-    .bind(posting.charged)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-/// An account has its tenant's id; whoever granted credits may be of another tenant.
-async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
-    let changed = sqlx::query(
-        "/* fold.balance */
-         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, refunded, updated_at, position)
-         SELECT $1, $1, 1, $3, $4, $5, $6, $7, $8 WHERE $2 = 1
-         ON CONFLICT (account_id) DO NOTHING",
-    )
-    .bind(at.stream)
-    .bind(at.version)
-    .bind(posting.amount)
-    .bind(posting.held)
-    .bind(posting.charged)
-    .bind(posting.refunded)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(&mut *connection)
-    .await?;
-    if changed.rows_affected() == 1 {
-        return Ok(());
-    }
-    let changed = sqlx::query(
-        "/* fold.balance_moved */
-         UPDATE read_accounts
-            SET version = $2, available = available + $3, held = held + $4, charged = charged + $5,
-                refunded = refunded + $6, updated_at = $7, position = $8
-          WHERE account_id = $1 AND version = $2 - 1",
-    )
-    .bind(at.stream)
-    .bind(at.version)
-    .bind(posting.amount)
     .bind(posting.held)
     .bind(posting.charged)
     .bind(posting.refunded)
@@ -150,7 +120,7 @@ async fn balance(connection: &mut PgConnection, at: At, posting: &Posting) -> Re
     .bind(at.position)
     .execute(connection)
     .await?;
-    one(changed.rows_affected(), FoldCause::OutOfOrder)
+    one(moved.rows_affected(), FoldCause::OutOfOrder)
 }
 
 async fn open(
@@ -177,6 +147,7 @@ async fn open(
     Ok(())
 }
 
+/// A hold is closed after its task has ended: then nothing is left for the task to wait for.
 async fn close(
     connection: &mut PgConnection,
     at: At,
@@ -187,6 +158,7 @@ async fn close(
 ) -> Result<(), Fault> {
     let closed = sqlx::query(
         "/* fold.hold_closed */
+         WITH rest AS (UPDATE read_tasks SET wake_at = NULL WHERE task_id = $1 AND finished_at IS NOT NULL)
          UPDATE read_holds SET settled = $3, released = $4, state = $5, updated_at = $6, position = $7
           WHERE task_id = $1 AND account_id = $2 AND state = $8",
     )
@@ -218,13 +190,4 @@ async fn refund(connection: &mut PgConnection, at: At, task: Uuid, amount: i64) 
     .execute(connection)
     .await?;
     one(refunded.rows_affected(), FoldCause::Dangling("charge"))
-}
-
-/// A hold is closed after its task has ended: then nothing is left to be done for it.
-async fn rest(connection: &mut PgConnection, task: Uuid) -> Result<Option<Uuid>, Fault> {
-    sqlx::query("/* fold.rest */ UPDATE read_tasks SET wake_at = NULL WHERE task_id = $1 AND finished_at IS NOT NULL")
-        .bind(task)
-        .execute(connection)
-        .await?;
-    Ok(Some(task))
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 /// The channel of the projector's notifications.
 const CHANNEL: &str = "aivideo_read";
 /// How often somebody who waits for a version looks without having been woken.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Pause before a lost listener connects again.
 const RECONNECT: Duration = Duration::from_secs(1);
 

@@ -64,6 +64,9 @@ pub(super) async fn record(pool: &PgPool, finished: &[Finished], config: &RelayC
         let overtaken = published.ids.len() as u64 - recorded;
         tracing::warn!(overtaken, "a lease ended before its message was recorded: others send it again");
     }
+    if recorded > 0 {
+        tracing::debug!(recorded, "published");
+    }
     postpone(pool, &far).await?;
     give_back(pool, &let_go).await?;
     mark_failed(pool, &failed, config).await
@@ -107,7 +110,8 @@ fn storable(text: &str) -> String {
     text.chars().take(ERROR_CHARS).map(|it| if it == '\0' { '\u{fffd}' } else { it }).collect()
 }
 
-/// How many rows were still ours.
+/// How many rows were still ours. What a crash of the database forgets of this is sent again, with the same id. `ANY` keeps to
+/// the primary key whatever the planner thinks of the table's size.
 async fn mark_published(pool: &PgPool, rows: &Rows) -> Result<u64, sqlx::Error> {
     if rows.ids.is_empty() {
         return Ok(0);
@@ -115,8 +119,8 @@ async fn mark_published(pool: &PgPool, rows: &Rows) -> Result<u64, sqlx::Error> 
     let result = sqlx::query(
         "/* relay.mark_published */
          UPDATE outbox_events o SET published_at = clock_timestamp(), lease_token = NULL, lease_until = NULL, refusals = 0
-           FROM unnest($1::bigint[], $2::uuid[]) AS r (id, token)
-          WHERE o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
+           FROM unnest($1::bigint[], $2::uuid[]) AS r (id, token), set_config('synchronous_commit', 'off', true)
+          WHERE o.id = ANY ($1) AND o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
     )
     .bind(&rows.ids)
     .bind(&rows.tokens)
@@ -139,7 +143,7 @@ async fn mark_failed(pool: &PgPool, failed: &Failures, config: &RelayConfig) -> 
                     last_error_code = r.code, last_error = r.text, lease_token = NULL, lease_until = NULL
                FROM unnest($1::bigint[], $2::uuid[], $3::boolean[], $4::text[], $5::text[], $6::bigint[])
                     AS r (id, token, permanent, code, text, pause)
-              WHERE o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL
+              WHERE o.id = ANY ($1) AND o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL
              RETURNING o.id, o.parked_at, o.last_error_code)
          SELECT id, last_error_code FROM changed WHERE parked_at IS NOT NULL",
     )
@@ -168,7 +172,7 @@ async fn postpone(pool: &PgPool, rows: &Rows) -> Result<(), sqlx::Error> {
             SET available_at = o.deliver_at - interval '2 days', publish_attempts = o.publish_attempts - 1,
                 lease_token = NULL, lease_until = NULL
            FROM unnest($1::bigint[], $2::uuid[]) AS r (id, token)
-          WHERE o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
+          WHERE o.id = ANY ($1) AND o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
     )
     .bind(&rows.ids)
     .bind(&rows.tokens)
@@ -185,7 +189,7 @@ async fn give_back(pool: &PgPool, rows: &Rows) -> Result<(), sqlx::Error> {
         "/* relay.give_back */
          UPDATE outbox_events o SET lease_token = NULL, lease_until = NULL
            FROM unnest($1::bigint[], $2::uuid[]) AS r (id, token)
-          WHERE o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
+          WHERE o.id = ANY ($1) AND o.id = r.id AND o.lease_token = r.token AND o.published_at IS NULL",
     )
     .bind(&rows.ids)
     .bind(&rows.tokens)
