@@ -164,12 +164,14 @@ impl World {
             self.store.rollback(tx);
             return self.finished(index, "duplicate");
         }
-        self.decide(index, tx, key);
+        if let Some(case) = self.read_case(index, tx) {
+            self.decide(index, tx, key, case);
+        }
     }
 
-    fn decide(&mut self, index: usize, tx: TxId, key: InboxKey) {
-        let at = instant(self.now);
-        let hand = self.handlings[index].as_mut().expect("it goes on");
+    /// Reads the facts that a message is about; `None`: it does not fit them, and is in quarantine.
+    fn read_case(&mut self, index: usize, tx: TxId) -> Option<Case> {
+        let hand = self.handlings[index].as_ref()?;
         let manager = GROUPS[usize::from(hand.group)];
         let asked = if let Work::Conclude(asked) = &hand.work { Some(&asked.0) } else { None };
         let case_key = CaseKey::step(&hand.message, asked, manager.needs_account());
@@ -183,8 +185,16 @@ impl World {
             self.store.rollback(tx);
             let (copy, group, process) = (hand.copy, hand.group, hand.process);
             self.drop_handling(index);
-            return self.quarantine(copy, group, process, &bad);
+            self.quarantine(copy, group, process, &bad);
+            return None;
         }
+        Some(case)
+    }
+
+    fn decide(&mut self, index: usize, tx: TxId, key: InboxKey, case: Case) {
+        let at = instant(self.now);
+        let hand = self.handlings[index].as_mut().expect("it goes on");
+        let manager = GROUPS[usize::from(hand.group)];
         let kind = case.task.state.order().map_or(Kind::Nothing, |it| Kind::of(&it.provider));
         let mut turn = Turn::new(case, at, &self.policy);
         let next = match &hand.work {
