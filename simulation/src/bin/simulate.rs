@@ -11,11 +11,11 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Tasks in each world.
-    #[arg(long, default_value_t = 50)]
+    /// Tasks in each world, at most 1000.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     tasks: u32,
     /// Simulated hours with faults in each world; what is under way then has to come to its end without them.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1000))]
     hours: u64,
     /// Worlds, one seed after the other.
     #[arg(long, default_value_t = 1)]
