@@ -17,13 +17,16 @@ use rand::RngExt;
 use sha2::{Digest, Sha256};
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What an outside call may need to know beside the call itself.
 #[derive(Clone, Debug)]
 pub struct CallContext {
     /// What was ordered.
     pub order: Order,
+    /// Before the transaction that decided on the call. Others count the call's time from there: a process that slept between
+    /// its commit and the call must not send a request that is given up for lost.
+    pub decided: Instant,
 }
 
 /// Makes outside calls. It is handed a [`Committed`] call, so nothing is called before its intent is durable.
@@ -153,6 +156,7 @@ impl Handling<'_> {
     }
 
     async fn step(&self, step: &Step, contended: bool) -> Result<Turned, StepFault> {
+        let begun = Instant::now();
         let mut tx = self.store.begin().await?;
         let (phase, now) = self.claim(&mut tx).await?;
         // The answer to a call is recorded even where somebody else has closed the row meanwhile: it must not be lost.
@@ -177,7 +181,7 @@ impl Handling<'_> {
             Step::React => self.manager.react(&self.message, &mut turn),
             Step::Conclude(asked) => self.manager.conclude(&self.message, &asked.0, asked.1.clone(), &mut turn),
         };
-        Ok(self.finish(tx, next, turn, now).await?)
+        Ok(self.finish(tx, next, turn, (now, begun)).await?)
     }
 
     async fn finish(
@@ -185,7 +189,7 @@ impl Handling<'_> {
         mut tx: Tx<'_>,
         next: Result<Next, Declined>,
         turn: Turn<'_>,
-        now: Timestamp,
+        (now, decided): (Timestamp, Instant),
     ) -> Result<Turned, StoreError> {
         let meta = self.meta();
         let (next, writes, order) = match next {
@@ -209,7 +213,7 @@ impl Handling<'_> {
             (Next::Done, _) => Turned::Finished(Outcome::Done),
             (Next::Again, _) => Turned::Again,
             (Next::Call(call), Some(order)) => {
-                Turned::Call(Box::new((Committed::after_commit(call), CallContext { order })))
+                Turned::Call(Box::new((Committed::after_commit(call), CallContext { order, decided })))
             }
             // `admit` has seen to it that there is an order.
             (Next::Call(_), None) => Turned::Retry("the task has no order".to_owned()),

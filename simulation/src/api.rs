@@ -149,7 +149,7 @@ impl World {
         match committed {
             Err(Refused::Race) if request.lost < ROUNDS => {
                 request.lost += 1;
-                let pause = 5 * MILLI << request.lost.min(5);
+                let pause = (5 * MILLI) << request.lost.min(5);
                 self.requests[index] = Some(request);
                 self.plan_api(index, pause, Api::Begin);
             }

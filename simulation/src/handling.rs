@@ -40,7 +40,7 @@ pub(crate) enum After {
 
 enum Work {
     React,
-    Conclude(Call, Answer),
+    Conclude(Box<(Call, Answer)>),
 }
 
 /// A delivery that a worker has in hand.
@@ -164,14 +164,16 @@ impl World {
             self.store.rollback(tx);
             return self.finished(index, "duplicate");
         }
-        self.decide(index, tx, key);
+        if let Some(case) = self.read_case(index, tx) {
+            self.decide(index, tx, key, case);
+        }
     }
 
-    fn decide(&mut self, index: usize, tx: TxId, key: InboxKey) {
-        let at = instant(self.now);
-        let hand = self.handlings[index].as_mut().expect("it goes on");
+    /// Reads the facts that a message is about; `None`: it does not fit them, and is in quarantine.
+    fn read_case(&mut self, index: usize, tx: TxId) -> Option<Case> {
+        let hand = self.handlings[index].as_ref()?;
         let manager = GROUPS[usize::from(hand.group)];
-        let asked = if let Work::Conclude(call, _) = &hand.work { Some(call) } else { None };
+        let asked = if let Work::Conclude(asked) = &hand.work { Some(&asked.0) } else { None };
         let case_key = CaseKey::step(&hand.message, asked, manager.needs_account());
         let case = self.store.load(Case::begin(case_key));
         let admitted = admit(&hand.envelope, &hand.message, &case);
@@ -183,13 +185,21 @@ impl World {
             self.store.rollback(tx);
             let (copy, group, process) = (hand.copy, hand.group, hand.process);
             self.drop_handling(index);
-            return self.quarantine(copy, group, process, &bad);
+            self.quarantine(copy, group, process, &bad);
+            return None;
         }
+        Some(case)
+    }
+
+    fn decide(&mut self, index: usize, tx: TxId, key: InboxKey, case: Case) {
+        let at = instant(self.now);
+        let hand = self.handlings[index].as_mut().expect("it goes on");
+        let manager = GROUPS[usize::from(hand.group)];
         let kind = case.task.state.order().map_or(Kind::Nothing, |it| Kind::of(&it.provider));
         let mut turn = Turn::new(case, at, &self.policy);
         let next = match &hand.work {
             Work::React => manager.react(&hand.message, &mut turn),
-            Work::Conclude(call, answer) => manager.conclude(&hand.message, call, answer.clone(), &mut turn),
+            Work::Conclude(asked) => manager.conclude(&hand.message, &asked.0, asked.1.clone(), &mut turn),
         };
         let (mut writes, after) = match next {
             Err(declined) => {
@@ -320,7 +330,7 @@ impl World {
         if lost >= ROUNDS {
             return self.give_up(index, SECOND, "others were first too often");
         }
-        let pause = 5 * MILLI << lost.min(6);
+        let pause = (5 * MILLI) << lost.min(6);
         let pause = self.dice.between(subject, Site::Retry, pause / 2, pause);
         self.go_on(index, pause, Phase::Begin);
     }
@@ -332,7 +342,7 @@ impl World {
         if matches!(hand.work, Work::React) || tries >= RECORD_TRIES {
             return self.give_up(index, 5 * SECOND, "the database could not be used");
         }
-        let pause = 50 * MILLI << tries.min(6);
+        let pause = (50 * MILLI) << tries.min(6);
         let pause = self.dice.between(subject, Site::Retry, pause / 2, pause);
         self.go_on(index, pause, Phase::Begin);
     }
@@ -398,7 +408,7 @@ impl World {
         }
         let hand = self.hand(index);
         let Some((call, _)) = hand.call.clone() else { return };
-        hand.work = Work::Conclude(call, answer);
+        hand.work = Work::Conclude(Box::new((call, answer)));
         self.begin_step(index);
     }
 

@@ -97,6 +97,13 @@ impl Providers {
     }
 }
 
+impl Providers {
+    /// Whether there is a job for an attempt that its provider shows as promised.
+    pub(crate) fn has_job_in_time(&self, attempt: AttemptId) -> bool {
+        self.jobs_of(attempt).any(|it| !it.excused)
+    }
+}
+
 impl Job {
     fn state(&self, now: Micros) -> JobState {
         if self.forgotten {
@@ -303,7 +310,7 @@ impl World {
         self.trace.tell(job.kind.name(), format_args!("calls back: {delivery}"));
         let taken = self.take_callback(subject, attempt, &delivery, id);
         if !taken && tries < 8 {
-            let at = self.now + (5 * SECOND << tries);
+            let at = self.now + ((5 * SECOND) << tries);
             self.queue.plan(at, Step::Callback { job: index, word, tries: tries + 1 });
         }
     }

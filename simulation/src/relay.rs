@@ -258,7 +258,7 @@ impl World {
             }
         } else {
             let failures = row.attempts.min(7);
-            row.available_at = self.now + (500 * MILLI << failures).min(60 * SECOND);
+            row.available_at = self.now + ((500 * MILLI) << failures).min(60 * SECOND);
         }
         // The row after it, of the same task, may go now.
         self.plan_look(process, MILLI);

@@ -8,11 +8,17 @@ pub(crate) struct Trace {
     hash: u64,
     lines: Option<Vec<String>>,
     now: Micros,
+    closed: bool,
 }
 
 impl Trace {
     pub(crate) fn new(recorded: bool) -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, lines: recorded.then(Vec::new), now: 0 }
+        Self { hash: 0xcbf2_9ce4_8422_2325, lines: recorded.then(Vec::new), now: 0, closed: false }
+    }
+
+    /// The story is over: what else the last step does is not part of it.
+    pub(crate) const fn close(&mut self) {
+        self.closed = true;
     }
 
     /// A step begins.
@@ -35,10 +41,23 @@ impl Trace {
         self.hash = hash ^ bytes.len() as u64;
     }
 
+    /// The same for a value, by what it prints.
+    pub(crate) fn mark_debug(&mut self, value: &impl std::fmt::Debug) {
+        struct Marks<'a>(&'a mut Trace);
+        impl std::fmt::Write for Marks<'_> {
+            fn write_str(&mut self, text: &str) -> std::fmt::Result {
+                self.0.mark(text.as_bytes());
+                Ok(())
+            }
+        }
+        let written = std::fmt::write(&mut Marks(self), format_args!("{value:?}"));
+        debug_assert!(written.is_ok());
+    }
+
     /// A line of the story: who did what. Costs nothing unless the story is wanted.
     pub(crate) fn tell(&mut self, who: &str, what: Arguments<'_>) {
         let now = self.now;
-        if let Some(lines) = &mut self.lines {
+        if let Some(lines) = self.lines.as_mut().filter(|_| !self.closed) {
             lines.push(line(now, who, what));
         }
     }

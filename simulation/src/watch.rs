@@ -60,6 +60,7 @@ impl World {
     pub(crate) fn violate(&mut self, invariant: &'static str, text: String) {
         if self.violation.is_none() {
             self.trace.tell("VIOLATION", format_args!("{invariant}: {text}"));
+            self.trace.close();
             self.violation = Some(Violation { invariant, text });
         }
     }
@@ -148,8 +149,9 @@ impl World {
                 let (from, to) = (before.state.state(), after.state.state());
                 self.watch_task(*id, after.version, from, to, event, writes);
             }
-            (_, Folded::Attempt(after), Change::Attempt(id, event)) => {
+            (Folded::Attempt(before), Folded::Attempt(after), Change::Attempt(id, event)) => {
                 let task = after.state.core().map(|it| it.task);
+                self.watch_claim(*id, before.state.state(), event);
                 self.watch_attempt(*id, task, event, writes);
             }
             (_, Folded::Account(after), Change::Account(id, event)) => {
@@ -237,6 +239,16 @@ impl World {
             && *owner != tenant
         {
             self.violate("tenant-wall", format!("{stream} was changed in the name of another tenant"));
+        }
+    }
+
+    /// Where the facts say that nothing was created, the provider must have created nothing.
+    fn watch_claim(&mut self, id: AttemptId, from: attempt::State, event: &attempt::Event) {
+        let was_asked = matches!(from, attempt::State::Submitting | attempt::State::Unclear);
+        let denies = matches!(event, attempt::Event::Deferred { .. } | attempt::Event::Failed { .. });
+        if was_asked && denies && self.providers.has_job_in_time(id) {
+            let text = format!("{event:?} says that nothing was created, and the provider has a job");
+            self.violate("no-blind-resubmit", text);
         }
     }
 

@@ -283,7 +283,7 @@ impl World {
         for (stream, version, change) in &writes.events {
             self.trace.mark(stream.id.as_bytes());
             self.trace.mark(&version.to_le_bytes());
-            let _ = change;
+            self.trace.mark_debug(change);
         }
         self.store.apply(writes);
         for row in writes.outbox.iter().filter(|row| counts(&row.message)) {

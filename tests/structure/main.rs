@@ -9,6 +9,7 @@ type Anyhow = Result<(), Box<dyn std::error::Error>>;
 fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
     BTreeMap::from([
         ("domain", &[][..]),
+        ("simulation", &["domain"]),
         ("eventstore", &["domain"]),
         ("projections", &["domain", "eventstore"]),
         ("messaging", &["domain", "eventstore"]),

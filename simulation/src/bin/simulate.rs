@@ -11,11 +11,11 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Tasks in each world.
-    #[arg(long, default_value_t = 50)]
+    /// Tasks in each world, at most 1000.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     tasks: u32,
     /// Simulated hours with faults in each world; what is under way then has to come to its end without them.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1000))]
     hours: u64,
     /// Worlds, one seed after the other.
     #[arg(long, default_value_t = 1)]
@@ -29,6 +29,9 @@ struct Arguments {
     /// Switches on one seeded fault after the other; each must be found.
     #[arg(long)]
     mutants: bool,
+    /// With --mutants: tells the story of how each was found.
+    #[arg(long, requires = "mutants")]
+    stories: bool,
     /// Where to write the figures as JSON.
     #[arg(long, default_value = "target/simulate.json")]
     json: std::path::PathBuf,
@@ -220,7 +223,13 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             Some((setup.seed, (world + 1) * u64::from(arguments.tasks), violation))
         });
         match killed {
-            Some((seed, tasks, it)) => println!("{:<52} {:<20} {seed:>6} {tasks:>7}", mutant.text(), it.invariant),
+            Some((seed, tasks, it)) => {
+                println!("{:<52} {:<20} {seed:>6} {tasks:>7}", mutant.text(), it.invariant);
+                if arguments.stories {
+                    let setup = Setup::new(seed, arguments.tasks, arguments.hours);
+                    tell(&shrink(&setup, Some(*mutant), it.invariant));
+                }
+            }
             None => {
                 survived += 1;
                 println!("{:<52} SURVIVED {} tasks", mutant.text(), WORLDS_FOR_A_MUTANT * u64::from(arguments.tasks));

@@ -5,22 +5,25 @@ use crate::ports::{CreateOrder, GenerationRequest};
 use domain::id::AttemptId;
 use domain::outcome::{Created, FaultClass, ProviderFault};
 use domain::task::Order;
-use std::time::{Duration, Instant};
+use eventstore::CallContext;
+use std::time::Duration;
 
 impl Outside {
-    pub(super) async fn create(&self, attempt: AttemptId, timeout: Duration, order: &Order) -> Created {
+    pub(super) async fn create(&self, attempt: AttemptId, timeout: Duration, context: &CallContext) -> Created {
+        let order = &context.order;
         let Some(provider) = self.provider(order) else {
             return Created::NotSent { cause: "the provider is not configured".to_owned() };
         };
-        // One budget for preparing and asking: past it others may take the answer for lost, and nothing may leave any more.
-        let started = Instant::now();
+        // One budget for preparing and asking, which began with the decision to ask: past it others may take the answer for
+        // lost, and nothing may leave any more.
         let too_slow = || Created::NotSent { cause: "preparing the request took too long".to_owned() };
-        let request = match tokio::time::timeout(timeout, self.request(order)).await {
+        let left = timeout.saturating_sub(context.decided.elapsed());
+        let request = match tokio::time::timeout(left, self.request(order)).await {
             Ok(Ok(request)) => request,
             Ok(Err(created)) => return created,
             Err(_) => return too_slow(),
         };
-        let left = timeout.saturating_sub(started.elapsed());
+        let left = timeout.saturating_sub(context.decided.elapsed());
         if left.is_zero() {
             return too_slow();
         }

@@ -68,14 +68,15 @@ pub struct Outside {
 
 impl Caller for Outside {
     fn call<'a>(&'a self, call: &'a Committed<Call>, context: CallContext) -> BoxFuture<'a, Answer> {
-        Box::pin(async move { self.answer(call.get(), &context.order).await })
+        Box::pin(async move { self.answer(call.get(), &context).await })
     }
 }
 
 impl Outside {
-    async fn answer(&self, call: &Call, order: &Order) -> Answer {
+    async fn answer(&self, call: &Call, context: &CallContext) -> Answer {
+        let order = &context.order;
         match call {
-            Call::Create { attempt, timeout, .. } => Answer::Created(self.create(*attempt, *timeout, order).await),
+            Call::Create { attempt, timeout, .. } => Answer::Created(self.create(*attempt, *timeout, context).await),
             Call::Find { attempt, .. } => Answer::Found(self.find(*attempt, order).await),
             Call::Poll { job } => Answer::Polled(self.poll(job, order).await),
             Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, order).await),
