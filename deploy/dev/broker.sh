@@ -18,7 +18,7 @@ java_process() {
     local part=$1 heap=$2 class=$3 java
     shift 3
     java=$(java_command) || fail "Java 17 or newer is missing: run ./dev up --broker apache, which installs it."
-    start_detached "$part" env ROCKETMQ_HOME="$STATE/broker/apache" "$java" -server -Xms128m "-Xmx$heap" \
+    start_detached "$part" env ROCKETMQ_HOME="$STATE/broker/apache" "$java" -server -XX:TieredStopAtLevel=1 -Xms128m "-Xmx$heap" \
         -XX:-UsePerfData -XX:+ExitOnOutOfMemoryError -Duser.home="$STATE/broker/apache" -Djava.io.tmpdir="$STATE/broker/apache/tmp" \
         --add-exports java.base/jdk.internal.ref=ALL-UNNAMED --add-exports java.base/sun.nio.ch=ALL-UNNAMED \
         --add-opens java.base/java.nio=ALL-UNNAMED -cp "$STATE/broker/apache/conf:$ROCKETMQ/lib/*" "$class" "$@"

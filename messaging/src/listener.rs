@@ -15,7 +15,6 @@ use rocketmq_client_rust::{
 use rocketmq_model::common::consumer::consume_from_where::ConsumeFromWhere;
 use rocketmq_model::common::message::MessageTrait;
 use rocketmq_model::common::message::message_ext::MessageExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -112,7 +111,7 @@ impl Listener {
     ) -> Result<Self, ClientFault> {
         client.take_threads(threads)?;
         let counters = Arc::new(Counters::default());
-        let callback = Callback { group, handler, app, counters: Arc::clone(&counters) };
+        let callback = Callback { group, handler: Arc::new(handler), app, counters: Arc::clone(&counters) };
         match start_consumer(client, group, threads, callback).await {
             Ok(consumer) => Ok(Self { client: Arc::clone(client), group, threads, counters, consumer }),
             Err(error) => {
@@ -195,7 +194,7 @@ async fn start_consumer<H: Answering>(
 
 struct Callback<H> {
     group: Group,
-    handler: H,
+    handler: Arc<H>,
     app: tokio::runtime::Handle,
     counters: Arc<Counters>,
 }
@@ -218,8 +217,11 @@ impl<H: Answering> MessageListenerConcurrently for Callback<H> {
         let delivery = self.delivery(message);
         let _in_flight = InFlight::enter(&self.counters.in_flight);
         let (key, redeliveries) = (delivery.key.clone(), delivery.redeliveries);
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.app.block_on(self.handler.handle(delivery))));
-        match outcome {
+        // The handler runs on the service's runtime, and this thread sleeps until it is done. Polled on this thread, each answer of
+        // the database would wake it by way of another one.
+        let handler = Arc::clone(&self.handler);
+        let handling = self.app.spawn(async move { handler.handle(delivery).await });
+        match self.app.block_on(handling) {
             Ok(Ok(answer)) => {
                 self.counters.handled.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(group = self.group.name(), key, "handled");
@@ -230,7 +232,8 @@ impl<H: Answering> MessageListenerConcurrently for Callback<H> {
                 tracing::warn!(group = self.group.name(), key, redeliveries, reason = %again, "a message will come again");
                 Ok(ConsumeConcurrentlyStatus::ReconsumeLater)
             }
-            Err(_panic) => {
+            // It panicked, or the runtime is being shut down.
+            Err(_broken) => {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     group = self.group.name(),

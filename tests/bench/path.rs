@@ -35,7 +35,7 @@ pub async fn run() -> anyhow::Result<()> {
         users.push(Arc::new(User::new(&stack, 1_000_000_000).await?));
     }
     // What is measured later has been done before: caches are warm, queues are assigned.
-    one_run(&stack, &users, 2).await?;
+    one_run(&stack, &users, 20).await?;
     let mut runs = vec![];
     for number in 1..=RUNS {
         let it = one_run(&stack, &users, SECONDS).await?;

@@ -205,9 +205,10 @@ impl<'a> Turn<'a> {
 
     fn apply_task(&mut self, id: TaskId, event: task::Event) -> Result<(), Refusal> {
         let state = std::mem::replace(&mut self.case.task.state, Task::Absent);
+        let before = state.state();
         self.case.task.state = state.evolve(&event).map_err(|it| broken("task", "evolve", &it))?;
         self.case.task.version += 1;
-        self.announce_task(id, &event);
+        self.announce_task(id, &event, before);
         self.changes.push(Change::Task(id, event));
         Ok(())
     }
@@ -222,7 +223,7 @@ impl<'a> Turn<'a> {
     }
 
     /// What a task's event announces: the one place that says so.
-    fn announce_task(&mut self, id: TaskId, event: &task::Event) {
+    fn announce_task(&mut self, id: TaskId, event: &task::Event, before: State) {
         use task::Event as It;
         let version = self.case.task.version;
         let about = TaskRef { task_id: id, task_version: version };
@@ -261,7 +262,10 @@ impl<'a> Turn<'a> {
         };
         let origin = Origin::Event { stream: StreamId::task(id), version };
         self.announcements.extend(message.map(|message| Announcement { origin, message, deliver_at }));
-        self.announcements.push(Announcement { origin, message: Message::StateChanged(about), deliver_at: None });
+        let state = self.case.task.state.state();
+        if state != before && state.is_news() {
+            self.announcements.push(Announcement { origin, message: Message::StateChanged(about), deliver_at: None });
+        }
     }
 
     /// What an attempt's event announces: the one place that says so.

@@ -169,6 +169,13 @@ named! {
 }
 
 impl State {
+    /// Whether people are told that a task came into this state. Not that it waits to be submitted or is being submitted: who
+    /// asked for it a moment ago knows, and each telling is a message. Whoever watches a task sees every step all the same.
+    #[must_use]
+    pub const fn is_news(self) -> bool {
+        !matches!(self, Self::Absent | Self::Queued | Self::Submitting)
+    }
+
     /// Whether a task in this state stays in it for ever.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
