@@ -2,6 +2,7 @@
 
 mod diagrams;
 mod golden;
+mod ledger;
 mod process;
 mod properties;
 mod support;
