@@ -1,5 +1,6 @@
 //! Tests of the facts and rules. Pure: no database, no broker, no clock.
 
+mod chain;
 mod diagrams;
 mod golden;
 mod ledger;
@@ -7,3 +8,4 @@ mod process;
 mod properties;
 mod support;
 mod tables;
+mod world;
