@@ -344,6 +344,42 @@ proptest! {
     }
 }
 
+/// A stored history that no account can have had is corrupt, whoever wrote it: the fold does not believe it.
+#[test]
+fn a_history_that_can_not_be_is_corrupt() {
+    let expired = |at| Event::HoldExpired { task: task(), released: HELD, at };
+    let never = Event::Held { task: task(), amount: HELD, expires_at: None };
+    let released = |amount| Event::Released { task: task(), released: Credits(amount) };
+    let adjusted = |amount| Event::Adjusted {
+        key: "a".to_owned(),
+        amount: Credits(amount),
+        reason: "a mistake".to_owned(),
+        by: "operator:1".to_owned(),
+    };
+    let too_much = Event::Held { task: other(), amount: Credits(401), expires_at: None };
+    let impossible: [(&str, &[Event], Event); 14] = [
+        ("a grant of nothing", &[], granted(Credits(0))),
+        ("a grant twice", &[], granted(GRANTED)),
+        ("more is held than there is", &[held()], too_much),
+        ("a second hold", &[held(), released(100)], held()),
+        ("a part is released", &[held()], released(99)),
+        ("nothing was held", &[], released(100)),
+        ("more is charged than was held", &[held()], settled(101)),
+        ("both charged and released", &[held(), settled(40)], released(100)),
+        ("expired before its time", &[held()], expired(later(-1))),
+        ("expired without a time", &[never], expired(later(1))),
+        ("refunded beyond the charge", &[held(), settled(80), refunded("a", 79)], refunded("b", 2)),
+        ("refunded without a charge", &[held(), released(100)], refunded("a", 1)),
+        ("refunded twice with one key", &[held(), settled(80), refunded("a", 1)], refunded("a", 1)),
+        ("more is taken away than there is", &[held()], adjusted(-401)),
+    ];
+    for (what, before, event) in impossible {
+        let before: Vec<Event> = [granted(GRANTED)].into_iter().chain(before.iter().cloned()).collect();
+        let misfit = account(&before).evolve(&event).expect_err(what);
+        assert_eq!(misfit.aggregate, "account", "{what}");
+    }
+}
+
 /// L6: the four ends without a video free the whole hold; see `chain.rs` for the ends as providers bring them about.
 #[test]
 fn nothing_stays_held_after_a_release() {

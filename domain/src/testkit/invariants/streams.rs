@@ -1,8 +1,9 @@
 //! What holds for any stream.
 
 use super::{Recorded, Violation, Watch};
-use crate::process::{Change, Folded, StreamId};
-use crate::stored::{Stored, StoredEvent};
+use crate::aggregate::Aggregate;
+use crate::process::{Change, Folded, StreamId, Versioned};
+use crate::stored::StoredEvent;
 use std::collections::HashMap;
 
 /// gapless-stream: versions are 1 to n, no hole, no repeat.
@@ -49,29 +50,34 @@ impl Watch for Replayable {
     }
 
     fn observe(&mut self, recorded: &Recorded) -> Result<(), Violation> {
-        let stored = stored(&recorded.change).map_err(|cause| self.broken(recorded, cause))?;
         let stream = recorded.stream();
         let before = self.states.remove(&stream).unwrap_or_else(|| Folded::absent(stream.category));
-        let after = before
-            .fold(stream, [(recorded.version, stored)])
-            .map_err(|corrupt| self.broken(recorded, corrupt.cause.to_string()))?;
-        self.states.insert(stream, after);
+        let version = recorded.version;
+        let after = match (before, &recorded.change) {
+            (Folded::Task(it), Change::Task(_, event)) => follow(it, version, event).map(Folded::Task),
+            (Folded::Attempt(it), Change::Attempt(_, event)) => follow(it, version, event).map(Folded::Attempt),
+            (Folded::Account(it), Change::Account(_, event)) => follow(it, version, event).map(Folded::Account),
+            _ => Err("the event is of another kind than its stream".to_owned()),
+        };
+        self.states.insert(stream, after.map_err(|sentence| self.broken(recorded, sentence))?);
         Ok(())
     }
 }
 
-/// The stored form of an event, once it is sure that the event comes back from it.
-fn stored(change: &Change) -> Result<Stored, String> {
-    match change {
-        Change::Task(_, event) => round_trip(event),
-        Change::Attempt(_, event) => round_trip(event),
-        Change::Account(_, event) => round_trip(event),
-    }
-}
-
-fn round_trip<E: StoredEvent + PartialEq>(event: &E) -> Result<Stored, String> {
+/// The state after an event as it comes back from its stored form.
+fn follow<A>(before: Versioned<A>, version: i64, event: &A::Event) -> Result<Versioned<A>, String>
+where
+    A: Aggregate<Event: StoredEvent + PartialEq>,
+{
     let name = event.name();
+    if version != before.version + 1 {
+        return Err(format!("version {} was to follow", before.version + 1));
+    }
     let stored = event.encode().map_err(|cause| format!("{name} can not be stored: {cause}"))?;
-    let read = E::decode(stored.clone()).map_err(|cause| format!("{name} can not be read again: {cause}"))?;
-    if read == *event { Ok(stored) } else { Err(format!("{name} is another event when it is read again")) }
+    let read = A::Event::decode(stored).map_err(|cause| format!("{name} can not be read again: {cause}"))?;
+    if read != *event {
+        return Err(format!("{name} is another event when it is read again"));
+    }
+    let state = before.state.evolve(&read).map_err(|misfit| misfit.to_string())?;
+    Ok(Versioned { state, version })
 }
