@@ -6,6 +6,7 @@ use domain::id::{AccountId, TaskId};
 use domain::ledger::{Account, Command, Event, Hold, State};
 use domain::money::Credits;
 use domain::process::{Case, CaseKey, Folded, Policy, StreamId, Turn, Versioned, charge, expire_hold};
+use domain::stored::{Stored, StoredEvent};
 use domain::task::{self, ErrorClass, Task};
 use domain::testkit::story::{Given, given};
 use proptest::prelude::*;
@@ -378,6 +379,18 @@ fn a_history_that_can_not_be_is_corrupt() {
         let misfit = account(&before).evolve(&event).expect_err(what);
         assert_eq!(misfit.aggregate, "account", "{what}");
     }
+}
+
+/// A hold that was written before holds could expire has no time, and never does.
+#[test]
+fn a_hold_of_the_first_version_never_expires() {
+    let body = serde_json::json!({ "task": task(), "amount": HELD });
+    let first = Event::decode(Stored { name: "account.held".to_owned(), version: 1, body }).expect("it is lifted");
+    assert_eq!(first, Event::Held { task: task(), amount: HELD, expires_at: None });
+    given::<Account>([granted(GRANTED), first])
+        .at(later(1_000_000_000))
+        .when(Command::Expire { task: task() })
+        .then_refused("not_expired");
 }
 
 /// L6: the four ends without a video free the whole hold; see `chain.rs` for the ends as providers bring them about.

@@ -8,4 +8,5 @@ mod process;
 mod properties;
 mod support;
 mod tables;
+mod testkit;
 mod world;
