@@ -10,7 +10,7 @@ use domain::testkit::invariants::{
     AllInvariants, Recorded, Violation, Watch, conserved_credits, gapless_stream, no_blind_resubmit,
     one_posting_per_key, one_winner, replayable, settled_by_verdict, terminal_is_terminal,
 };
-use domain::testkit::story::given;
+use domain::testkit::story::{When, given};
 use domain::{attempt, id};
 use uuid::Uuid;
 
@@ -200,11 +200,13 @@ fn told(story: impl FnOnce() + std::panic::UnwindSafe) -> String {
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 
+type Expectation = fn(When<Account>);
+
 #[test]
 fn a_story_that_goes_otherwise_says_how() {
     let account = || given::<Account>([ledger::Event::Granted { key: "welcome".to_owned(), amount: Credits(7) }]);
     let hold = || ledger::Command::Hold { task: order().task, amount: Credits(5), expires_at: None };
-    let expectations: [(&str, fn(domain::testkit::story::When<Account>)); 4] = [
+    let expectations: [(&str, Expectation); 4] = [
         ("wanted  nothing", |when| drop(when.then([]))),
         ("wanted  a refusal: insufficient_credits", |when| drop(when.then_refused("insufficient_credits"))),
         ("wanted  already so", |when| drop(when.then_already_so())),
