@@ -46,39 +46,41 @@ struct Job {
     canceled: bool,
 }
 
+/// What is the matter outside, all the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Troubles {
+    /// How many media calls a worker survives; `None`: all.
+    pub survives_media: Option<usize>,
+    /// The first thumbnail fails, whatever luck says.
+    pub first_thumbnail_fails: bool,
+    /// The provider takes cancels, and does nothing about them.
+    pub ignores_cancels: bool,
+    /// The provider can not say what it has.
+    pub no_look_up: bool,
+}
+
 /// The outside of one task.
 #[derive(Debug)]
 pub struct Outside {
     /// How the first job ends, the second, and so on; the last one counts for all that follow.
     endings: Vec<Ending>,
+    troubles: Troubles,
     made: BTreeMap<AttemptId, Vec<String>>,
     jobs: BTreeMap<String, Job>,
-    /// How many media calls a worker survives; `None`: all.
-    survives_media: Option<usize>,
+    creations: BTreeMap<AttemptId, usize>,
     media_calls: usize,
-    /// Whether the first thumbnail fails, whatever luck says.
-    first_thumbnail_fails: bool,
 }
 
 impl Outside {
-    pub fn new(endings: Vec<Ending>) -> Self {
+    pub fn new(endings: Vec<Ending>, troubles: Troubles) -> Self {
         Self {
             endings,
+            troubles,
             made: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            survives_media: None,
+            creations: BTreeMap::new(),
             media_calls: 0,
-            first_thumbnail_fails: false,
         }
-    }
-
-    /// Media work kills its worker, each time after the first `survived`.
-    pub fn media_kill_after(self, survived: Option<usize>) -> Self {
-        Self { survives_media: survived, ..self }
-    }
-
-    pub fn first_thumbnail_fails(self, fails: bool) -> Self {
-        Self { first_thumbnail_fails: fails, ..self }
     }
 
     fn job(&mut self, job: &str) -> &mut Job {
@@ -89,17 +91,20 @@ impl Outside {
 
     fn create(&mut self, attempt: AttemptId, luck: &mut Luck) -> Created {
         let fault = || ProviderFault { class: FaultClass::Moderation, code: "no".to_owned(), message: "no".to_owned() };
-        match luck.below(9) {
+        match luck.below(10) {
             5 => Created::Unknown { cause: "reset before it arrived".to_owned() },
             4 => Created::Throttled { retry_after: None },
             3 => Created::NotSent { cause: "refused".to_owned() },
             7 => Created::Rejected(fault()),
             8 => Created::Rejected(ProviderFault { class: FaultClass::Internal, ..fault() }),
             chance => {
-                let job = format!("job-{}", self.jobs.len() + 1);
-                self.job(&job);
-                self.made.entry(attempt).or_default().push(job.clone());
-                if matches!(chance, 2 | 6) {
+                *self.creations.entry(attempt).or_default() += 1;
+                let job = self.make(attempt);
+                if chance == 9 {
+                    // A proxy on the provider's side sent the request on twice.
+                    self.make(attempt);
+                }
+                if matches!(chance, 2 | 6 | 9) {
                     Created::Unknown { cause: "answer lost".to_owned() }
                 } else {
                     Created::Accepted { job }
@@ -108,9 +113,16 @@ impl Outside {
         }
     }
 
+    fn make(&mut self, attempt: AttemptId) -> String {
+        let job = format!("job-{}", self.jobs.len() + 1);
+        self.job(&job);
+        self.made.entry(attempt).or_default().push(job.clone());
+        job
+    }
+
     fn find(&self, attempt: AttemptId, luck: &mut Luck) -> Found {
         match self.made.get(&attempt).map_or(&[][..], Vec::as_slice) {
-            _ if luck.below(4) == 3 => Found::Inconclusive { cause: "503".to_owned() },
+            _ if self.troubles.no_look_up || luck.below(4) == 3 => Found::Inconclusive { cause: "503".to_owned() },
             [] => Found::Absent,
             [job] => Found::Job { job: job.clone() },
             jobs => Found::Ambiguous { jobs: jobs.to_vec() },
@@ -136,8 +148,10 @@ impl Outside {
     }
 
     fn cancel(&mut self, job: &str, luck: &mut Luck) -> CancelAsked {
+        let ignored = self.troubles.ignores_cancels;
         let job = self.job(job);
         match luck.below(5) {
+            _ if ignored => CancelAsked::Requested,
             0 => {
                 job.canceled |= job.polls < 3 || job.ending != Ending::Succeeds;
                 CancelAsked::Requested
@@ -153,9 +167,9 @@ impl Outside {
         }
     }
 
-    /// Jobs made for one attempt, at most.
-    pub fn most_jobs(&self) -> usize {
-        self.made.values().map(Vec::len).max().unwrap_or(0)
+    /// How often something was made of a request for one attempt, at most.
+    pub fn most_creations(&self) -> usize {
+        self.creations.values().copied().max().unwrap_or(0)
     }
 
     /// All jobs, with the attempts that they were made for.
@@ -167,7 +181,7 @@ impl Outside {
     pub fn answer(&mut self, call: &Call, luck: &mut Luck) -> Option<Answer> {
         if matches!(call, Call::Process { .. } | Call::Render { .. }) {
             self.media_calls += 1;
-            if self.survives_media.is_some_and(|survived| self.media_calls > survived) {
+            if self.troubles.survives_media.is_some_and(|survived| self.media_calls > survived) {
                 return None;
             }
         }
@@ -190,7 +204,7 @@ impl Outside {
     }
     fn process(&mut self, luck: &mut Luck) -> Processed {
         let partial = || Processed::Partial { probe: probe(), cause: "no picture".to_owned() };
-        if std::mem::take(&mut self.first_thumbnail_fails) {
+        if std::mem::take(&mut self.troubles.first_thumbnail_fails) {
             return partial();
         }
         match luck.below(8) {

@@ -2,7 +2,7 @@
 //! that die, a provider whose answers get lost. What happens is drawn from a list of numbers, so that a failure shrinks.
 //! All invariants are watched at every commit.
 
-use super::outside::{Ending, Luck, Outside};
+use super::outside::{Ending, Luck, Outside, Troubles};
 use super::support::{now, order};
 use chrono::TimeDelta;
 use domain::aggregate::Refusal;
@@ -78,7 +78,7 @@ pub struct World {
 impl World {
     /// A task that was submitted, by somebody with credits enough, and a provider all of whose jobs end alike.
     pub fn submitted(luck: Vec<u8>, ending: Ending, policy: Policy) -> Self {
-        Self::of(order(), Outside::new(vec![ending]), luck, policy)
+        Self::of(order(), Outside::new(vec![ending], Troubles::default()), luck, policy)
     }
 
     /// A task by any order, and any outside.
@@ -311,7 +311,8 @@ impl World {
         if let Err(violation) = self.watch.at_rest() {
             panic!("{violation}\n{}", self.story());
         }
-        assert!(self.outside.most_jobs() <= 1, "an attempt has {} jobs\n{}", self.outside.most_jobs(), self.story());
+        let most = self.outside.most_creations();
+        assert!(most <= 1, "an attempt was created {most} times\n{}", self.story());
         if self.task().state().is_terminal() {
             for it in self.attempts() {
                 let over = is_over(it);
