@@ -82,6 +82,8 @@ impl Life {
             world.stumble();
         }
         world.come_to_rest();
+        world.call_back_all();
+        world.come_to_rest();
         let mut tasks = 1;
         if self.tries_again && world.try_again(TaskId(uuid::Uuid::from_u128(50))).is_ok() {
             tasks += 1;

@@ -12,7 +12,7 @@ use domain::ledger::{self, Account};
 use domain::message::kinds::CallbackRef;
 use domain::message::{Message, Topic};
 use domain::money::Credits;
-use domain::outcome::{Answer, Call};
+use domain::outcome::{Answer, Call, Created};
 use domain::process::{
     ApplyCallback, Case, CaseKey, Change, Declined, FetchOutput, Folded, Next, Notify, Policy, PollProvider,
     ProcessManager, ProcessMedia, Reconcile, RenderExport, SettleHold, StreamId, SubmitTask, Turn, cancel, grant,
@@ -59,7 +59,8 @@ fn manager_of(topic: Topic) -> &'static dyn ProcessManager {
     }
 }
 
-type InFlight = (Message, Call);
+/// A call that is out, for which message, and since when.
+type InFlight = (Message, Call, Timestamp);
 
 /// The world of one task, and of those that try it again.
 pub struct World {
@@ -214,16 +215,16 @@ impl World {
         match self.luck.below(12) {
             0..=3 if !self.queue.is_empty() => self.deliver_any(),
             4..=6 if !self.in_flight.is_empty() => {
-                let (message, call) = self.in_flight.swap_remove(self.luck.below(self.in_flight.len()));
-                let Some(answer) = self.outside.answer(&call, &mut self.luck) else { return };
+                let (message, call, since) = self.in_flight.swap_remove(self.luck.below(self.in_flight.len()));
+                let Some(answer) = self.answer_since(&call, since) else { return };
                 let further = self.answer(&message, &call, answer).ok().flatten();
-                self.in_flight.extend(further.map(|call| (message, call)));
+                self.in_flight.extend(further.map(|call| (message, call, self.now)));
             }
             // A worker dies: before its call left, or after the provider had acted on it.
             7 if !self.in_flight.is_empty() => {
-                let (_, call) = self.in_flight.swap_remove(self.luck.below(self.in_flight.len()));
+                let (_, call, since) = self.in_flight.swap_remove(self.luck.below(self.in_flight.len()));
                 if self.luck.below(2) == 1 {
-                    self.outside.answer(&call, &mut self.luck);
+                    self.answer_since(&call, since);
                 }
             }
             // A message is lost.
@@ -235,6 +236,16 @@ impl World {
         }
     }
 
+    /// The answer to a call that was made a while ago. A create call keeps its timeout: what the policy waits for is no guess then.
+    fn answer_since(&mut self, call: &Call, since: Timestamp) -> Option<Answer> {
+        match call {
+            Call::Create { timeout, .. } if (self.now - since).to_std().is_ok_and(|passed| passed > *timeout) => {
+                Some(Answer::Created(Created::Unknown { cause: "timeout".to_owned() }))
+            }
+            _ => self.outside.answer(call, &mut self.luck),
+        }
+    }
+
     /// The provider calls back about any of its jobs, also about one of an attempt that is over.
     fn call_back(&mut self) {
         let jobs = self.outside.all_jobs();
@@ -242,6 +253,17 @@ impl World {
             return;
         }
         let (attempt_id, job) = jobs[self.luck.below(jobs.len())].clone();
+        self.called_back(attempt_id, job);
+    }
+
+    /// Every job calls back once more, however late.
+    pub fn call_back_all(&mut self) {
+        for (attempt_id, job) in self.outside.all_jobs() {
+            self.called_back(attempt_id, job);
+        }
+    }
+
+    fn called_back(&mut self, attempt_id: AttemptId, job: String) {
         let callback = CallbackRef { task_id: self.order.task, attempt_id, job };
         self.queue.push((self.now, Message::CallbackReceived(callback)));
     }
@@ -254,7 +276,7 @@ impl World {
             self.queue.swap_remove(number);
         }
         let call = self.deliver(&message).ok().flatten();
-        self.in_flight.extend(call.map(|call| (message, call)));
+        self.in_flight.extend(call.map(|call| (message, call, self.now)));
     }
 
     /// Bad luck runs out, and everything goes on until nothing is left to do: messages in their order, and the scan that wakes
