@@ -12,4 +12,6 @@ pub mod outcome;
 pub mod process;
 pub mod stored;
 pub mod task;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod time;

@@ -69,8 +69,8 @@ fn dependencies_point_one_way() -> Anyhow {
 fn the_domain_depends_on_plain_data_only() -> Anyhow {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let domain = metadata.packages.iter().find(|it| it.name.as_str() == "domain").ok_or("no domain")?;
-    let met: Vec<&str> =
-        domain.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal).map(|it| it.name.as_str()).collect();
+    let normal = || domain.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal);
+    let met: Vec<&str> = normal().filter(|it| !it.optional).map(|it| it.name.as_str()).collect();
     for name in &met {
         assert!(
             ["serde", "serde_json", "uuid", "chrono", "thiserror"].contains(name),
@@ -78,5 +78,8 @@ fn the_domain_depends_on_plain_data_only() -> Anyhow {
         );
     }
     assert!(!met.is_empty());
+    let optional: Vec<&str> = normal().filter(|it| it.optional).map(|it| it.name.as_str()).collect();
+    assert_eq!(optional, ["proptest"], "only the test kit needs more");
+    assert!(!domain.features.contains_key("default"), "nobody gets the test kit unasked");
     Ok(())
 }

@@ -1,48 +1,100 @@
 //! A map from business keys that is cheap to clone and cheap to change while clones of it exist.
+//!
+//! Keys are never forgotten, so the map of a busy account grows for years, and every decision works on a clone of it. A shared
+//! `BTreeMap` would be copied whole at each posting. This is a trie over the hash of the key: a posting copies the few nodes on
+//! its way, and shares the rest.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-type Shard<K, V> = Arc<BTreeMap<K, V>>;
+const BITS: u32 = 4;
+const FAN_OUT: usize = 1 << BITS;
 
-/// Keys are never forgotten, so the map of a busy account grows for years, and every decision works on a clone of it. One
-/// shared map would be copied whole at each posting; of 256 shared shards one is.
+type Slot<K, V> = Option<Arc<Node<K, V>>>;
+
+/// Which nodes there are depends on the keys alone, not on the order in which they came: equal maps are equal trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keyed<K: Ord, V>(Arc<BTreeMap<u8, Shard<K, V>>>);
+enum Node<K, V> {
+    /// All entries with one hash (in practice one), by key.
+    Leaf { hash: u64, entries: Vec<(K, V)> },
+    /// Two hashes at least, by their next bits.
+    Branch(Box<[Slot<K, V>; FAN_OUT]>),
+}
 
-impl<K: Ord, V> Default for Keyed<K, V> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keyed<K, V>(Slot<K, V>);
+
+impl<K, V> Default for Keyed<K, V> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(None)
     }
 }
 
 impl<K: Ord + Hash + Clone, V: Clone> Keyed<K, V> {
     pub(super) fn get<Q: Ord + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
-        K: std::borrow::Borrow<Q>,
+        K: Borrow<Q>,
     {
-        self.0.get(&shard(key))?.get(key)
+        let (hash, mut shift, mut slot) = (hash(key), 0, &self.0);
+        loop {
+            match slot.as_deref()? {
+                Node::Branch(children) => slot = &children[place(hash, shift)],
+                Node::Leaf { hash: other, .. } if *other != hash => return None,
+                Node::Leaf { entries, .. } => return entries.iter().find(|it| it.0.borrow() == key).map(|it| &it.1),
+            }
+            shift += BITS;
+        }
     }
 
     /// Puts a value in, and returns the one that was there.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let shard = Arc::make_mut(&mut self.0).entry(shard(&key)).or_default();
-        Arc::make_mut(shard).insert(key, value)
+        insert(&mut self.0, hash(&key), 0, key, value)
     }
 }
 
+fn insert<K: Ord + Clone, V: Clone>(slot: &mut Slot<K, V>, hash: u64, shift: u32, key: K, value: V) -> Option<V> {
+    let Some(node) = slot else {
+        *slot = Some(Arc::new(Node::Leaf { hash, entries: vec![(key, value)] }));
+        return None;
+    };
+    if let Node::Leaf { hash: other, .. } = &**node
+        && *other != hash
+    {
+        let mut children: [Slot<K, V>; FAN_OUT] = Default::default();
+        children[place(*other, shift)] = Some(Arc::clone(node));
+        *node = Arc::new(Node::Branch(Box::new(children)));
+    }
+    match Arc::make_mut(node) {
+        Node::Branch(children) => insert(&mut children[place(hash, shift)], hash, shift + BITS, key, value),
+        Node::Leaf { entries, .. } => match entries.binary_search_by(|it| it.0.cmp(&key)) {
+            Ok(at) => Some(std::mem::replace(&mut entries[at].1, value)),
+            Err(at) => {
+                entries.insert(at, (key, value));
+                None
+            }
+        },
+    }
+}
+
+/// Two hashes that differ do so before their bits run out.
+const fn place(hash: u64, shift: u32) -> usize {
+    (hash >> shift) as usize % FAN_OUT
+}
+
 /// The standard hasher without a random seed: the same in every run. Nothing that is stored or seen depends on it.
-fn shard(key: &(impl Hash + ?Sized)) -> u8 {
+fn hash(key: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
-    hasher.finish().to_le_bytes()[0]
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Keyed;
+    use super::{Hash, Keyed};
+    use std::collections::BTreeMap;
+    use std::hash::Hasher;
 
     #[test]
     fn a_clone_does_not_see_what_is_put_in_later() {
@@ -56,5 +108,39 @@ mod tests {
         assert_ne!(before, map);
         assert_eq!(map.insert("7".to_owned(), 7), Some(70));
         assert_eq!(before, map);
+    }
+
+    #[test]
+    fn the_order_of_insertion_does_not_matter() {
+        let (mut up, mut down, mut plain) = (Keyed::default(), Keyed::default(), BTreeMap::new());
+        for n in 0_u32..500 {
+            up.insert(n, n * 2);
+            down.insert(499 - n, (499 - n) * 2);
+            plain.insert(n, n * 2);
+        }
+        assert_eq!(up, down);
+        assert!((0..600).all(|n| up.get(&n) == plain.get(&n)));
+    }
+
+    /// Keys that all have one hash.
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Same(u32);
+
+    impl Hash for Same {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            state.write_u8(0);
+        }
+    }
+
+    #[test]
+    fn keys_with_one_hash_are_told_apart() {
+        let (mut up, mut down) = (Keyed::default(), Keyed::default());
+        for n in 0..9 {
+            assert_eq!(up.insert(Same(n), n), None);
+            assert_eq!(down.insert(Same(8 - n), 8 - n), None);
+        }
+        assert_eq!(up, down);
+        assert_eq!((up.get(&Same(3)), up.get(&Same(9))), (Some(&3), None));
+        assert_eq!(up.insert(Same(3), 4), Some(3));
     }
 }
