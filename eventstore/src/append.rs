@@ -157,7 +157,7 @@ impl Tx<'_> {
         let Writes { events, outbox, notices } = writes;
         sqlx::query(
             "/* eventstore.append */
-             WITH fence AS MATERIALIZED (SELECT announce_writer()),
+             WITH fence AS MATERIALIZED (SELECT announce_writer() WHERE cardinality($1::uuid[]) > 0),
              rows AS MATERIALIZED (
                  SELECT r.* FROM fence, unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::text[],
                                                $6::smallint[], $7::jsonb[])

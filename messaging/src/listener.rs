@@ -232,8 +232,11 @@ impl<H: Answering> MessageListenerConcurrently for Callback<H> {
                 tracing::warn!(group = self.group.name(), key, redeliveries, reason = %again, "a message will come again");
                 Ok(ConsumeConcurrentlyStatus::ReconsumeLater)
             }
-            // It panicked, or the runtime is being shut down.
-            Err(_broken) => {
+            Err(stopped) if stopped.is_cancelled() => {
+                tracing::info!(group = self.group.name(), key, "the service stops; the message will come again");
+                Ok(ConsumeConcurrentlyStatus::ReconsumeLater)
+            }
+            Err(_panic) => {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     group = self.group.name(),

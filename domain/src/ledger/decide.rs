@@ -80,8 +80,10 @@ impl Account {
     }
 
     fn grant(&self, command: &Command, key: &str, amount: Credits) -> Decided {
-        if self.grants.get(key).is_some() {
-            return Ok(Decision::AlreadySo);
+        match self.grants.get(key) {
+            Some(known) if *known == amount => return Ok(Decision::AlreadySo),
+            Some(_) => return Err(self.refuse(command, KEY_TAKEN, "the key stands for another grant")),
+            None => {}
         }
         if !amount.is_positive() {
             return Err(self.refuse(command, "not_positive", "a grant is more than nothing"));

@@ -178,6 +178,8 @@ pub(super) fn end(turn: &mut Turn<'_>, class: ErrorClass, code: String, message:
             let retry_at = turn.now + turn.policy.backoff(live.attempt_no - 1, live.order.task.0);
             turn.task(task::Command::Replace { retry_at, reason: code, max_attempts })?;
         }
+        // Said before, and the answer to that commit was lost: another attempt follows.
+        Task::WaitingRetry { live, next_attempt, .. } if *next_attempt != live.attempt_no => {}
         Task::Reconciling(_) => {
             // The provider's no came late, after the answer was given up for lost: it is an answer all the same.
             turn.task(task::Command::Defer { retry_at: turn.now, reason: "late_refusal".to_owned() })?;

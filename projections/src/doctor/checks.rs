@@ -58,10 +58,10 @@ const GAPLESS_STREAM: Check = Check {
         HAVING count(*) <> max(version) OR min(version) <> 1 OR count(DISTINCT version) <> count(*)",
 };
 
-/// Each event of a task announces the change of its state.
+/// What a task waits for after an event is announced together with that event.
 const NO_LOST_MESSAGE: Check = Check {
     invariant: "no-lost-message",
-    holds: "each recent event of a task has its message, none is overdue, none is parked",
+    holds: "each recent event of a task has the message it waits for, none is overdue, none is parked",
     offenders: "
         SELECT 'message ' || event_id || ' (' || event_type || ') is unsent since ' || created_at
           FROM outbox_events, limits
@@ -72,11 +72,23 @@ const NO_LOST_MESSAGE: Check = Check {
           FROM outbox_events WHERE parked_at IS NOT NULL AND published_at IS NULL
         UNION ALL
         SELECT 'event ' || e.name || ' of task ' || e.stream_id || ', version ' || e.version || ', was never announced'
-          FROM events e, limits
+          FROM limits, events e
+          JOIN (VALUES ('task.submitted', ARRAY['generation.submit.requested', 'render.export.requested']),
+                       ('task.deferred', ARRAY['generation.submit.due']),
+                       ('task.attempt_replaced', ARRAY['generation.submit.due']),
+                       ('task.fetch_begun', ARRAY['asset.fetch.requested']),
+                       ('task.fetch_delayed', ARRAY['asset.fetch.due']),
+                       ('task.video_stored', ARRAY['asset.postprocess.requested', 'asset.postprocess.due']),
+                       ('task.video_ready', ARRAY['asset.postprocess.due']),
+                       ('task.succeeded', ARRAY['billing.settle.requested']),
+                       ('task.failed', ARRAY['billing.settle.requested']),
+                       ('task.canceled', ARRAY['billing.settle.requested']),
+                       ('task.canceled_with_output', ARRAY['billing.settle.requested'])) AS waits (name, for_one_of)
+            ON waits.name = e.name
          WHERE e.category = 'task' AND e.recorded_at > clock_timestamp() - announced
            AND NOT EXISTS (SELECT FROM outbox_events o
-                            WHERE o.aggregate_id = e.stream_id AND o.event_type = 'task.state.changed'
-                              AND (o.payload->>'task_version')::bigint = e.version)",
+                            WHERE o.aggregate_id = e.stream_id AND o.event_type = ANY (waits.for_one_of)
+                              AND coalesce(o.payload->>'task_version', o.payload->>'version')::bigint = e.version)",
 };
 
 /// Of one message, an effect that is final can only come once. Effects that the answers of two callers may both record
