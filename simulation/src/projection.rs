@@ -157,7 +157,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
             (State::WaitingRetry, Some(micros(*retry_at)))
         }
         It::RenderBegun { .. } => (State::Rendering, after(600)),
-        It::ProcessingBegun { .. } => (now, after(600)),
+        It::ProcessingBegun { busy_until, .. } => (now, Some(micros(*busy_until))),
         It::RenderDelayed { retry_at, .. } | It::ProcessingDelayed { retry_at, .. } => (now, Some(micros(*retry_at))),
         It::VideoReady { charge, retry_at, .. } => {
             row.charge = charge.0;

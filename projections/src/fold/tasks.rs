@@ -104,7 +104,8 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
         Event::VideoStored { at, .. } => {
             Change::to(State::MediaProcessing, Wake::At(*at + seconds(PROCESSING_SECONDS)))
         }
-        Event::ProcessingBegun { .. } => Change::waking(after(PROCESSING_SECONDS)),
+        // Exactly when the worker's lease ends.
+        Event::ProcessingBegun { busy_until, .. } => Change::waking(Wake::At(*busy_until)),
         Event::RenderDelayed { retry_at, .. } | Event::ProcessingDelayed { retry_at, .. } => {
             Change::waking(Wake::At(*retry_at))
         }
