@@ -146,7 +146,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
     let keep = row.wake_at;
     let now = State::parse(row.state).unwrap_or(State::Absent);
     let (state, wake_at) = match event {
-        It::Submitted { .. } => (State::Queued, after(30)),
+        It::Submitted { order } => (State::Queued, after(if order.export().is_some() { 600 } else { 30 })),
         It::SubmissionBegun { attempt_no } => {
             row.attempt_no = *attempt_no;
             (State::Submitting, after(60))

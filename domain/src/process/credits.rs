@@ -1,4 +1,5 @@
-//! What operators and the sweep do to an account: refund, adjust, expire. In one transaction each, like [`super::submit`].
+//! What operators do to an account, in one transaction each, like [`super::submit`]: [`refund`] and [`adjust`], both offered by the
+//! command line. [`expire_hold`] is the rule for a sweep over holds that nobody closed; no such sweep runs yet.
 
 use super::policy::Policy;
 use super::turn::Turn;
