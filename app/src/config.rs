@@ -65,6 +65,9 @@ impl Default for ProcessConfig {
 /// Environment variables that belong to the command line or to `./dev`, not to the configuration, have no double underscore.
 const PREFIX: &str = "AIVIDEO_";
 
+/// What lies between the beginning of a try of media work, its call, and the record of its answer, in seconds.
+const RECORDING_SECONDS: u64 = 30;
+
 impl Settings {
     /// Reads the file (where one is given) and the environment: `AIVIDEO_DATABASE__URL` is `url` in `[database]`.
     ///
@@ -78,8 +81,25 @@ impl Settings {
         }
         let environment = Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__");
         let settings: Self = figment.merge(environment).extract().map_err(|error| anyhow::anyhow!(explained(error)))?;
-        settings.policy.check().map_err(|rule| anyhow::anyhow!("configuration: {rule}"))?;
+        settings.check().map_err(|rule| anyhow::anyhow!("configuration: {rule}"))?;
         Ok(settings)
+    }
+
+    /// Refuses rules under which a promise could not be kept. The lease of media work and what a try of it may take are known
+    /// together only here.
+    fn check(&self) -> Result<(), String> {
+        self.policy.check()?;
+        let transfers = self.limits.transfer_seconds.saturating_mul(2);
+        let longest = self.media.longest_work_seconds().saturating_add(transfers).saturating_add(RECORDING_SECONDS);
+        let lease = self.policy.processing_lease_seconds;
+        if lease <= longest {
+            return Err(format!(
+                "policy.processing_lease_seconds is {lease}, and must be more than {longest}: one try of media work may take two \
+                 transfers (limits.transfer_seconds), four runs of a tool (media.timeout_seconds) and a render \
+                 (media.render_timeout_seconds); were the lease shorter, another worker would begin the same work beside it"
+            ));
+        }
+        Ok(())
     }
 
     /// A section that the command needs.
@@ -141,6 +161,22 @@ mod tests {
         assert!(error.contains("submit_timeout") && error.contains("submit_timeout_ms"), "{error}");
         let error = load("[polcy]\n").expect_err("the section is misspelt");
         assert!(error.contains("polcy"), "{error}");
+    }
+
+    #[test]
+    fn the_lease_of_media_work_exceeds_what_a_try_may_take() {
+        load("").expect("it is complete").check().expect("the defaults fit");
+        for text in [
+            "[policy]\nprocessing_lease_seconds = 800\n",
+            "[media]\nrender_timeout_seconds = 600\n",
+            "[media]\ntimeout_seconds = 120\n",
+            "[limits]\ntransfer_seconds = 300\n",
+        ] {
+            let rule = load(text).expect("it is complete").check().expect_err("another worker would begin");
+            assert!(rule.contains("policy.processing_lease_seconds"), "{rule}");
+        }
+        let short = load("[policy]\nprocessing_lease_seconds = 59\n").expect("it is complete");
+        assert!(short.check().expect_err("too short in any case").contains("at least 60"));
     }
 
     #[test]

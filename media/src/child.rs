@@ -16,7 +16,7 @@ const STDOUT_CAP: usize = 16 << 20;
 const STDERR_CAP: usize = 16 << 10;
 
 /// How long a killed process may take to disappear before this is given up (it can hang in the kernel).
-const REAP: Duration = Duration::from_secs(5);
+pub(crate) const REAP: Duration = Duration::from_secs(5);
 
 /// What a finished tool left.
 pub(crate) struct Finished {

@@ -113,8 +113,7 @@ pub struct MediaConfig {
     pub ffprobe: PathBuf,
     /// How long one run of a tool may take before it is killed, in seconds.
     pub timeout_seconds: u64,
-    /// How long one render may take before it is killed, in seconds. With both transfers it stays below the time after which
-    /// the task counts as stalled.
+    /// How long one render may take before it is killed, in seconds. See [`MediaConfig::longest_work_seconds`].
     pub render_timeout_seconds: u64,
     /// Threads that one run of `ffmpeg` may use.
     pub threads: u32,
@@ -129,6 +128,17 @@ impl Default for MediaConfig {
             render_timeout_seconds: 300,
             threads: 1,
         }
+    }
+}
+
+impl MediaConfig {
+    /// The longest that the tools may be at work in one try of media work, in seconds: an export is probed before and after its
+    /// render, with two runs each at most; a video is probed likewise, and its thumbnail takes two runs at most. What a killed tool
+    /// is waited for comes on top. With both transfers this must stay below the lease of the try.
+    #[must_use]
+    pub const fn longest_work_seconds(&self) -> u64 {
+        let looks = self.timeout_seconds.saturating_mul(4);
+        looks.saturating_add(self.render_timeout_seconds).saturating_add(crate::child::REAP.as_secs())
     }
 }
 

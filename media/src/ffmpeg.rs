@@ -205,8 +205,9 @@ impl Media for Ffmpeg {
         probe: &'a Probe,
         spec: ExportSpec,
         to: &'a Path,
+        max_bytes: u64,
     ) -> BoxFuture<'a, Result<(), MediaError>> {
-        Box::pin(self.render_file(file, probe, spec, to))
+        Box::pin(self.render_file(file, probe, spec, to, max_bytes))
     }
 }
 

@@ -1,9 +1,13 @@
 //! Renders a video in another size: MP4 with its index in front, so that it plays while it loads.
 
 use crate::ffmpeg::{Ffmpeg, MAX_PIXELS, beside, broke, file_url, input, must_have_content, must_have_had_room, words};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 use workers::ports::{Container, ExportSpec, MediaError, Probe};
+
+/// How far beyond the limit a render may get before the tool stops it: what it has written by then is surely too large.
+const BEYOND_LIMIT: u64 = 1 << 20;
 
 impl Ffmpeg {
     pub(crate) async fn render_file(
@@ -12,11 +16,38 @@ impl Ffmpeg {
         probe: &Probe,
         spec: ExportSpec,
         to: &Path,
+        max_bytes: u64,
     ) -> Result<(), MediaError> {
         must_have_content(file).await?;
         let (width, height) = size(probe, spec)?;
         // Takes its name only when it is a whole video; removed otherwise.
         let part = beside(to)?;
+        let arguments = self.render_arguments(file, (width, height), spec, &part, max_bytes);
+        let limit = Duration::from_secs(self.config.render_timeout_seconds);
+        let finished = self.run_for(limit, "ffmpeg", &self.config.ffmpeg, &arguments).await?;
+        must_have_had_room(&finished)?;
+        if !finished.status.success() {
+            return Err(MediaError::Tool(broke(&finished)));
+        }
+        // Stopped at the limit, the tool ends well, and what it leaves is a video that is cut short.
+        let made = tokio::fs::metadata(&part)
+            .await
+            .map_err(|error| MediaError::Tool(format!("no render: {}", error.kind())))?;
+        if made.len() > max_bytes {
+            return Err(MediaError::TooLarge(max_bytes));
+        }
+        self.must_be_rendered(&part, (width, height)).await?;
+        part.persist(to).map_err(|error| MediaError::Tool(format!("the render got lost: {}", error.error.kind())))
+    }
+
+    fn render_arguments(
+        &self,
+        file: &Path,
+        (width, height): (u32, u32),
+        spec: ExportSpec,
+        part: &Path,
+        max_bytes: u64,
+    ) -> Vec<OsString> {
         let mut arguments = words(&["-nostdin", "-hide_banner", "-loglevel", "error", "-y"]);
         let threads = self.config.threads.to_string();
         arguments.extend(words(&["-threads", &threads, "-max_pixels", &MAX_PIXELS.to_string()]));
@@ -43,15 +74,10 @@ impl Ffmpeg {
         arguments.extend(words(match spec.container {
             Container::Mp4 => &["-movflags", "+faststart", "-f", "mp4"],
         }));
-        arguments.push(file_url(&part));
-        let limit = Duration::from_secs(self.config.render_timeout_seconds);
-        let finished = self.run_for(limit, "ffmpeg", &self.config.ffmpeg, &arguments).await?;
-        must_have_had_room(&finished)?;
-        if !finished.status.success() {
-            return Err(MediaError::Tool(broke(&finished)));
-        }
-        self.must_be_rendered(&part, (width, height)).await?;
-        part.persist(to).map_err(|error| MediaError::Tool(format!("the render got lost: {}", error.error.kind())))
+        // A small source can render to any size: the disk is everybody's.
+        arguments.extend(words(&["-fs", &max_bytes.saturating_add(BEYOND_LIMIT).to_string()]));
+        arguments.push(file_url(part));
+        arguments
     }
 
     /// The exit status says little: what counts is a video of the size that was asked for.
@@ -60,9 +86,7 @@ impl Ffmpeg {
             Ok(made) if (made.width, made.height) == wanted => Ok(()),
             Ok(_) => Err(MediaError::Tool("the render has another size".to_owned())),
             // The source was looked at before: what came out of it is not its fault.
-            Err(MediaError::Corrupt(cause) | MediaError::Tool(cause)) => {
-                Err(MediaError::Tool(format!("the render is not whole: {cause}")))
-            }
+            Err(other) => Err(MediaError::Tool(format!("the render is not whole: {other}"))),
         }
     }
 }

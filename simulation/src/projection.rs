@@ -146,7 +146,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
     let keep = row.wake_at;
     let now = State::parse(row.state).unwrap_or(State::Absent);
     let (state, wake_at) = match event {
-        It::Submitted { .. } => (State::Queued, after(30)),
+        It::Submitted { order } => (State::Queued, after(if order.export().is_some() { 600 } else { 30 })),
         It::SubmissionBegun { attempt_no } => {
             row.attempt_no = *attempt_no;
             (State::Submitting, after(60))
@@ -157,7 +157,7 @@ fn fold_task(row: &mut ReadTask, event: &task::Event, at: Micros) {
             (State::WaitingRetry, Some(micros(*retry_at)))
         }
         It::RenderBegun { .. } => (State::Rendering, after(600)),
-        It::ProcessingBegun { .. } => (now, after(600)),
+        It::ProcessingBegun { busy_until, .. } => (now, Some(micros(*busy_until))),
         It::RenderDelayed { retry_at, .. } | It::ProcessingDelayed { retry_at, .. } => (now, Some(micros(*retry_at))),
         It::VideoReady { charge, retry_at, .. } => {
             row.charge = charge.0;

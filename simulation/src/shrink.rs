@@ -1,4 +1,4 @@
-//! Making a story short: fewer tasks, fewer kinds of fault, fewer hours, as long as the same promise is broken.
+//! Making a story short: fewer hours, fewer tasks, fewer kinds of fault, as long as the same promise is broken.
 
 use crate::dice::Fault;
 use crate::mutants::Mutant;
@@ -20,6 +20,14 @@ pub struct Story {
 pub fn shrink(setup: &Setup, mutant: Option<Mutant>, invariant: &'static str) -> Story {
     let breaks = |setup: &Setup| run(setup, mutant, false).violation.is_some_and(|it| it.invariant == invariant);
     let mut best = setup.clone();
+    // First, while there are many tasks: which of them breaks it depends on when each comes, and that on the hours.
+    while best.hours > 1 {
+        let shorter = Setup { hours: best.hours / 2, ..best.clone() };
+        if !breaks(&shorter) {
+            break;
+        }
+        best = shorter;
+    }
     let mut size = best.tasks.len() / 2;
     while size >= 1 {
         let mut from = 0;
@@ -40,13 +48,6 @@ pub fn shrink(setup: &Setup, mutant: Option<Mutant>, invariant: &'static str) ->
         if breaks(&calmer) {
             best = calmer;
         }
-    }
-    while best.hours > 1 {
-        let shorter = Setup { hours: best.hours / 2, ..best.clone() };
-        if !breaks(&shorter) {
-            break;
-        }
-        best = shorter;
     }
     let needs = Fault::ALL.iter().filter(|it| best.faults.has(**it)).map(|it| it.text()).collect();
     Story { outcome: run(&best, mutant, true), setup: best, needs }

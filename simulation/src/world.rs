@@ -335,5 +335,7 @@ fn policy(dice: &mut Dice) -> Policy {
         backoff_cap_ms: draw(60_000, 600_000),
         cancel_rule: if draw(0, 1) == 0 { CancelRule::Deliver } else { CancelRule::Discard },
         hold_percent: 120,
+        // Far above the half minute that media work takes here, naps aside.
+        processing_lease_seconds: draw(60, 900),
     }
 }

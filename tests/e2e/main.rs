@@ -23,6 +23,11 @@ const SETTINGS: &[(&str, &str)] = &[
     ("AIVIDEO_POLICY__MAX_RUNNING_SECONDS", "40"),
     ("AIVIDEO_POLICY__BACKOFF_BASE_MS", "1000"),
     ("AIVIDEO_POLICY__BACKOFF_CAP_MS", "5000"),
+    // Media work whose worker was killed goes on when its lease ends, and the lease must exceed what a try may take.
+    ("AIVIDEO_POLICY__PROCESSING_LEASE_SECONDS", "90"),
+    ("AIVIDEO_LIMITS__TRANSFER_SECONDS", "10"),
+    ("AIVIDEO_MEDIA__TIMEOUT_SECONDS", "5"),
+    ("AIVIDEO_MEDIA__RENDER_TIMEOUT_SECONDS", "10"),
     ("AIVIDEO_SCAN__INTERVAL_MS", "2000"),
     ("AIVIDEO_SCAN__SLACK_MS", "8000"),
 ];

@@ -153,6 +153,9 @@ pub enum MediaError {
     /// The tool could not do its work this time (killed, out of time, out of disk).
     #[error("the media tool failed: {0}")]
     Tool(String),
+    /// What was made is larger than this many bytes, and was not made to its end; trying again will not help.
+    #[error("larger than {0} bytes")]
+    TooLarge(u64),
 }
 
 /// Probing and deriving.
@@ -162,12 +165,13 @@ pub trait Media: Send + Sync {
     /// Writes a JPEG thumbnail of a video to `to`.
     fn thumbnail<'a>(&'a self, file: &'a Path, probe: &'a Probe, to: &'a Path)
     -> BoxFuture<'a, Result<(), MediaError>>;
-    /// Writes a video in another size to `to`. `probe` is the source's; the width follows from it.
+    /// Writes a video in another size to `to`, of at most `max_bytes`. `probe` is the source's; the width follows from it.
     fn render<'a>(
         &'a self,
         file: &'a Path,
         probe: &'a Probe,
         spec: ExportSpec,
         to: &'a Path,
+        max_bytes: u64,
     ) -> BoxFuture<'a, Result<(), MediaError>>;
 }

@@ -1,4 +1,5 @@
-//! What operators and the sweep do to an account: refund, adjust, expire. In one transaction each, like [`super::submit`].
+//! What operators do to an account, in one transaction each, like [`super::submit`]: [`refund`] and [`adjust`], both offered by the
+//! command line. [`expire_hold`] is the rule for a sweep over holds that nobody closed; no such sweep runs yet.
 
 use super::policy::Policy;
 use super::turn::Turn;
@@ -62,8 +63,12 @@ pub fn expire_hold(turn: &mut Turn<'_>) -> Result<(), Refusal> {
 /// counted from the end of its wait for a provider. Only then can a hold without a verdict be a mistake.
 #[must_use]
 pub fn hold_expires_at(order: &Order, policy: &Policy) -> Timestamp {
-    let waits = [policy.max_running_seconds, policy.max_unclear_seconds, policy.max_processing_seconds];
-    let fetching = u64::from(policy.max_fetch_delays).saturating_mul(policy.backoff_cap_ms / 1_000);
+    let pause = policy.backoff_cap_ms / 1_000;
+    let fetching = u64::from(policy.max_fetch_delays).saturating_mul(pause);
+    // The last tries of media work may begin just before its time is over, and each may end with its lease only.
+    let unanswered =
+        u64::from(policy.max_processing_tries).saturating_mul(policy.processing_lease_seconds.saturating_add(pause));
+    let waits = [policy.max_running_seconds, policy.max_unclear_seconds, policy.max_processing_seconds, unanswered];
     let longest = waits.iter().fold(fetching, |sum, wait| sum.saturating_add(*wait));
     order.give_up_at.checked_add_signed(seconds(longest)).unwrap_or(order.give_up_at)
 }

@@ -47,6 +47,9 @@ pub struct Policy {
     pub max_partial_seconds: u64,
     /// How often media work may begin in a row without an answer: an input that kills the worker is not tried for ever.
     pub max_processing_tries: u32,
+    /// How long a worker has for one try of media work, transfers included. Until then nobody else begins, so it must exceed what
+    /// one try may take.
+    pub processing_lease_seconds: u64,
     /// How often a render may be put off.
     pub max_render_delays: u32,
     /// How often a fetch may be put off.
@@ -78,6 +81,7 @@ impl Default for Policy {
             max_processing_seconds: 1_800,
             max_partial_seconds: 1_800,
             max_processing_tries: 5,
+            processing_lease_seconds: 900,
             max_render_delays: 8,
             max_fetch_delays: 8,
             max_attempts: 1,
@@ -103,6 +107,10 @@ impl Policy {
             ),
             (self.max_attempts >= 1, "policy.max_attempts must be at least 1"),
             (self.max_processing_tries >= 1, "policy.max_processing_tries must be at least 1"),
+            (
+                self.processing_lease_seconds >= 60,
+                "policy.processing_lease_seconds must be at least 60: no try of media work is sure to be over sooner",
+            ),
             (self.absences_needed >= 1, "policy.absences_needed must be at least 1"),
             (self.hold_percent >= 100, "policy.hold_percent must be at least 100: what is not held is not charged"),
             (self.backoff_base_ms >= 1, "policy.backoff_base_ms must be at least 1"),
@@ -146,6 +154,14 @@ impl Policy {
     #[must_use]
     pub fn answer_deadline(&self, now: Timestamp) -> Timestamp {
         now + millis(self.submit_timeout_ms.saturating_add(self.lease_margin_ms))
+    }
+
+    /// When a try of media work that begins now counts as over without an answer. After earlier ones that nobody answered, a
+    /// growing pause is added: an input that kills its worker must not take one worker after the other.
+    #[must_use]
+    pub fn processing_lease(&self, now: Timestamp, unanswered: u32, salt: Uuid) -> Timestamp {
+        let pause = if unanswered > 0 { self.backoff(unanswered, salt) } else { TimeDelta::zero() };
+        now + seconds(self.processing_lease_seconds) + pause
     }
 
     /// When a job that is accepted now is given up.

@@ -1,7 +1,8 @@
 //! Probes a stored video and makes its thumbnail (group `cg.asset.postprocess.v1`); then the task has succeeded. A video whose
 //! thumbnail can not be had yet is handed out without it, and the thumbnail is tried for until a limit.
 //!
-//! Every try is counted before it begins: an input that kills the worker each time would otherwise come back for ever.
+//! Every try is counted before it begins: an input that kills the worker each time would otherwise come back for ever. It has a
+//! lease: a message that meets a running try begins no other beside it, and counts nothing.
 
 use super::fetch::fail;
 use super::policy::charge;
@@ -26,9 +27,10 @@ impl ProcessManager for ProcessMedia {
         if message.attempt_id().is_some_and(|attempt| maker.live().map(task::Live::attempt) != Some(attempt)) {
             return Err(Declined::stale("another attempt delivers this task"));
         }
-        if tries.not_before > turn.now {
+        // Put off, or a worker is at it; if that is gone, the scan takes over when its lease ends.
+        if tries.due() > turn.now {
             let newest = matches!(message, Message::PostprocessDue(due) if due.task_version == turn.case.task.version);
-            return too_early(message, newest, tries.not_before, turn);
+            return too_early(message, newest, tries.due(), turn);
         }
         let max_tries = turn.policy.max_processing_tries;
         if tries.unanswered >= max_tries {
@@ -39,7 +41,8 @@ impl ProcessManager for ProcessMedia {
             turn.task(task::Command::ForgoExtras)?;
             return Ok(Next::Done);
         }
-        turn.task(task::Command::BeginProcessing { max_tries })?;
+        let busy_until = turn.policy.processing_lease(turn.now, tries.unanswered, maker.order().task.0);
+        turn.task(task::Command::BeginProcessing { max_tries, busy_until })?;
         let thumbnail_key = maker.object_key("thumbnail.jpg");
         Ok(Next::Call(Call::Process { key: video.object.key, thumbnail_key }))
     }

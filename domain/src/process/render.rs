@@ -22,16 +22,18 @@ impl ProcessManager for RenderExport {
             turn.task(task::Command::BeginRender)?;
         }
         let (export, tries) = rendering(turn)?;
-        if tries.not_before > turn.now {
+        // Put off, or a worker is at it; if that is gone, the scan takes over when its lease ends.
+        if tries.due() > turn.now {
             let newest = matches!(message, Message::RenderDue(due) if due.task_version == turn.case.task.version);
-            return too_early(message, newest, tries.not_before, turn);
+            return too_early(message, newest, tries.due(), turn);
         }
         let max_tries = turn.policy.max_processing_tries;
         if tries.unanswered >= max_tries {
             fail(turn, "render_failed", format!("the render began {max_tries} times and never ended"))?;
             return Ok(Next::Done);
         }
-        turn.task(task::Command::BeginProcessing { max_tries })?;
+        let busy_until = turn.policy.processing_lease(turn.now, tries.unanswered, export.order.task.0);
+        turn.task(task::Command::BeginProcessing { max_tries, busy_until })?;
         let Export { source_key, spec, .. } = export.clone();
         let key = Maker::Render(export).object_key("video.mp4");
         Ok(Next::Call(Call::Render { source_key, key, spec }))

@@ -49,7 +49,7 @@ fn not_before(case: &Case) -> Option<Timestamp> {
         (
             Task::Rendering { tries, .. } | Task::MediaProcessing { tries, .. } | Task::PartiallyReady { tries, .. },
             _,
-        ) => Some(tries.not_before),
+        ) => Some(tries.due()),
         (
             Task::Submitting(_) | Task::ProviderRunning(_) | Task::Reconciling(_) | Task::CancelReconciling(_),
             attempt,

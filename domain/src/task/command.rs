@@ -59,6 +59,8 @@ pub enum Command {
     BeginProcessing {
         /// How often it may be begun in a row without an answer.
         max_tries: u32,
+        /// When the worker's lease ends: until then nobody else begins.
+        busy_until: Timestamp,
     },
     /// Probing or the thumbnail can not be done now.
     DelayProcessing {

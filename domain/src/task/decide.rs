@@ -146,12 +146,8 @@ impl Task {
                 Self::MediaProcessing { video: stored, .. } | Self::PartiallyReady { video: stored, .. },
                 Command::StoreVideo(video),
             ) if *stored == video => AlreadySo,
-            (_, Command::BeginProcessing { max_tries }) => {
-                let tries = self.tries().ok_or_else(|| self.out_of_place(on))?;
-                if tries.unanswered >= max_tries {
-                    return Err(self.refuse(on, "no_tries_left", "the work began that often and was never answered"));
-                }
-                Decision::one(Event::ProcessingBegun { count: tries.unanswered + 1 })
+            (_, Command::BeginProcessing { max_tries, busy_until }) => {
+                self.begin_processing(max_tries, busy_until, now)?
             }
             (
                 Self::MediaProcessing { .. } | Self::PartiallyReady { .. },
@@ -176,6 +172,24 @@ impl Task {
             }
             _ => return Err(self.out_of_place(on)),
         })
+    }
+
+    /// One worker at a time: beside a try whose lease runs nothing begins, and nothing is counted.
+    fn begin_processing(
+        &self,
+        max_tries: u32,
+        busy_until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Decision<Event>, Refusal> {
+        const ON: &str = "BeginProcessing";
+        let tries = self.tries().ok_or_else(|| self.out_of_place(ON))?;
+        if tries.busy_until.is_some_and(|lease| lease > now) {
+            return Err(self.refuse(ON, "already_at_work", "a worker is at it"));
+        }
+        if tries.unanswered >= max_tries {
+            return Err(self.refuse(ON, "no_tries_left", "the work began that often and was never answered"));
+        }
+        Ok(Decision::one(Event::ProcessingBegun { count: tries.unanswered + 1, busy_until }))
     }
 
     fn end(&self, command: Command) -> Result<Decision<Event>, Refusal> {

@@ -91,6 +91,8 @@ stored_events! {
         ProcessingBegun = "task.processing_begun" v 1 {
             /// How often it has begun without an answer, this time included.
             count: u32,
+            /// When the worker's lease ends: until then nobody else begins.
+            busy_until: Timestamp,
         },
         /// Probing or the thumbnail was put off.
         ProcessingDelayed = "task.processing_delayed" v 1 {

@@ -97,8 +97,9 @@ impl Task {
                 video: video.clone(),
                 tries: Tries::none(*at, *at),
             },
-            (mut task, Event::ProcessingBegun { count }) => {
-                task.tries_mut()?.unanswered = *count;
+            (mut task, Event::ProcessingBegun { count, busy_until }) => {
+                let tries = task.tries_mut()?;
+                *tries = tries.begun(*count, *busy_until);
                 task
             }
             (

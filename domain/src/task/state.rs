@@ -27,17 +27,29 @@ pub struct Tries {
     pub unanswered: u32,
     /// How often it was put off.
     pub delays: u32,
-    /// Not before this time.
+    /// Put off: not before this time.
     pub not_before: Timestamp,
+    /// When the lease of the newest try ends, while that try has no answer. Until then a worker is taken to be at work.
+    pub busy_until: Option<Timestamp>,
 }
 
 impl Tries {
     pub(super) const fn none(since: Timestamp, not_before: Timestamp) -> Self {
-        Self { since, unanswered: 0, delays: 0, not_before }
+        Self { since, unanswered: 0, delays: 0, not_before, busy_until: None }
     }
 
     pub(super) const fn put_off(self, not_before: Timestamp) -> Self {
-        Self { unanswered: 0, delays: self.delays + 1, not_before, ..self }
+        Self { unanswered: 0, delays: self.delays + 1, not_before, busy_until: None, ..self }
+    }
+
+    pub(super) const fn begun(self, unanswered: u32, busy_until: Timestamp) -> Self {
+        Self { unanswered, busy_until: Some(busy_until), ..self }
+    }
+
+    /// When the next try may begin: neither sooner than it was put off to, nor beside one that may still be at work.
+    #[must_use]
+    pub fn due(&self) -> Timestamp {
+        self.busy_until.map_or(self.not_before, |lease| lease.max(self.not_before))
     }
 }
 

@@ -155,6 +155,10 @@ impl Facts {
         Message::CallbackReceived(CallbackRef { task_id: order().task, attempt_id: attempt_id(), job: job.to_owned() })
     }
 
+    pub const fn task_id(&self) -> domain::id::TaskId {
+        self.order.task
+    }
+
     pub fn states(&self) -> (State, attempt::State) {
         (self.case.task.state.state(), self.case.attempt.state.state())
     }

@@ -4,12 +4,14 @@ use super::facts::Facts;
 use super::support::{export_order, later, now, object, order, probe};
 use domain::attempt;
 use domain::message::Message;
+use domain::message::kinds::TaskRef;
 use domain::money::Credits;
 use domain::outcome::{Answer, Call, Processed, Rendered};
 use domain::process::{
     Next, ProcessManager, ProcessMedia, RenderExport, SettleHold, SubmitTask, cancel, export, wake_up,
 };
 use domain::task::{ErrorClass, State, Task};
+use domain::time::Timestamp;
 
 fn not_now() -> String {
     "no room".to_owned()
@@ -103,16 +105,101 @@ fn a_render_is_put_off_a_bounded_number_of_times() {
     assert_eq!(delays, facts.policy.max_render_delays);
 }
 
-/// Begins the work again and again without an answer, as a worker that dies each time.
+/// Begins the work again and again without an answer, as a worker that dies each time: whenever the last one's lease is over.
 fn killed(facts: &mut Facts, manager: &dyn ProcessManager, message: &Message) -> u32 {
     let mut kills = 0;
     loop {
-        match facts.react(manager, message, later(100)).0 {
+        let at = due(facts);
+        match facts.react(manager, message, at).0 {
             Ok(Next::Call(_)) => kills += 1,
             Ok(Next::Done) => return kills,
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// When the next try may begin.
+fn due(facts: &Facts) -> Timestamp {
+    facts.case.task.state.tries().expect("there is work on media").due()
+}
+
+/// How many tries have begun without an answer.
+fn unanswered(facts: &Facts) -> u32 {
+    facts.case.task.state.tries().expect("there is work on media").unanswered
+}
+
+/// Whatever comes while a try runs (a duplicate, a redelivery, a repair) is too early, and counts nothing.
+fn nothing_begins_beside(
+    facts: &mut Facts,
+    manager: &dyn ProcessManager,
+    newest: fn(TaskRef) -> Message,
+    at: Timestamp,
+) {
+    let (version, count) = (facts.case.task.version, unanswered(facts));
+    let duplicate = newest(TaskRef { task_id: facts.task_id(), task_version: version - 1 });
+    let declined = facts.react(manager, &duplicate, at).0.expect_err("a worker is at it");
+    assert_eq!(declined.code, "early");
+    assert_eq!(wake_up(&facts.case, at), None, "nothing for the scan to do");
+    // The newest wake-up is the only one: it is set again for the lease's end.
+    let lease = due(facts);
+    let repair = facts.about_task(newest);
+    let (next, told) = facts.react(manager, &repair, at);
+    assert_eq!((next, told), (Ok(Next::Done), vec![(repair, Some(lease))]));
+    assert_eq!((facts.case.task.version, unanswered(facts)), (version, count), "nothing is recorded");
+}
+
+#[test]
+fn a_try_that_runs_is_left_alone_until_its_lease_ends() {
+    let (mut facts, requested, _) = rendering();
+    let lease = facts.policy.processing_lease_seconds.cast_signed();
+    assert_eq!(due(&facts), later(lease));
+    for at in [later(0), later(1), later(lease - 1)] {
+        nothing_begins_beside(&mut facts, &RenderExport, Message::RenderDue, at);
+    }
+    assert!(matches!(wake_up(&facts.case, later(lease)), Some(Message::RenderDue(_))), "the scan takes over");
+    facts.call(&RenderExport, &requested, later(lease));
+    assert_eq!(unanswered(&facts), 2, "it is tried again");
+    nothing_begins_beside(&mut facts, &RenderExport, Message::RenderDue, later(2 * lease - 1));
+    let pause = due(&facts) - later(2 * lease);
+    assert!(pause > chrono::TimeDelta::zero(), "after a try without an answer there is a pause");
+    let second = due(&facts);
+    facts.call(&RenderExport, &requested, second);
+    assert!(due(&facts) - second > pause + chrono::TimeDelta::seconds(lease), "and it grows");
+
+    let mut facts = Facts::submitted();
+    facts.stored();
+    let first = facts.about_task(Message::PostprocessDue);
+    facts.call(&ProcessMedia, &first, later(63));
+    nothing_begins_beside(&mut facts, &ProcessMedia, Message::PostprocessDue, later(62 + lease));
+    facts.call(&ProcessMedia, &first, later(63 + lease));
+    assert_eq!(unanswered(&facts), 2, "it is tried again");
+}
+
+#[test]
+fn the_last_try_keeps_its_lease_too() {
+    let (mut facts, requested, call) = rendering();
+    for _ in 1..facts.policy.max_processing_tries {
+        let at = due(&facts);
+        facts.call(&RenderExport, &requested, at);
+    }
+    let at = due(&facts) - chrono::TimeDelta::seconds(1);
+    nothing_begins_beside(&mut facts, &RenderExport, Message::RenderDue, at);
+    // The first try answers after all, long after its lease: the work is done.
+    let stored = Answer::Rendered(Rendered::Stored(object("video.mp4", "video/mp4")));
+    facts.answer(&RenderExport, &requested, &call, stored, at).0.expect("a late answer is an answer");
+    assert_eq!(facts.states().0, State::MediaProcessing);
+}
+
+#[test]
+fn a_late_answer_of_the_first_try_finishes_the_task() {
+    let mut facts = Facts::submitted();
+    facts.stored();
+    let due_first = facts.about_task(Message::PostprocessDue);
+    let first = facts.call(&ProcessMedia, &due_first, later(63));
+    let second_at = due(&facts);
+    facts.call(&ProcessMedia, &due_first, second_at);
+    facts.answer(&ProcessMedia, &due_first, &first, ready(), second_at).0.expect("it is done");
+    assert_eq!(facts.states().0, State::Succeeded);
 }
 
 #[test]
@@ -127,6 +214,7 @@ fn an_input_that_kills_the_worker_is_not_tried_for_ever() {
     assert_eq!(killed(&mut facts, &ProcessMedia, &due), tries);
     assert!(matches!(facts.case.task.state, Task::Failed { class: ErrorClass::Output, .. }), "media processing");
     let mut facts = Facts::submitted();
+    facts.policy.max_partial_seconds = 100_000;
     facts.stored();
     let due = facts.about_task(Message::PostprocessDue);
     let call = facts.call(&ProcessMedia, &due, later(63));
@@ -157,7 +245,7 @@ fn an_answer_starts_the_count_of_tries_anew() {
 }
 
 /// A task whose video is handed out without its thumbnail.
-fn partially_ready() -> (Facts, Message, domain::time::Timestamp) {
+fn partially_ready() -> (Facts, Message, Timestamp) {
     let mut facts = Facts::submitted();
     facts.stored();
     let due = facts.about_task(Message::PostprocessDue);

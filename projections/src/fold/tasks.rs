@@ -8,10 +8,13 @@ use sqlx::PgConnection;
 
 // How long after an event a task that hears nothing counts as stalled. Where the event itself names a time, that counts.
 const QUEUED_SECONDS: u64 = 30;
+/// Exports wait for our own workers, minutes each, and a backlog is ordinary: were they woken as soon as generations, each of them
+/// would get one repair message after the other while its own still waits in line, and the line would grow by them.
+const QUEUED_EXPORT_SECONDS: u64 = 600;
 const SUBMITTING_SECONDS: u64 = 60;
 /// Longer than a fetch may take (`limits.transfer_seconds`, twice): one that runs well is not begun again beside itself.
 const FETCHING_SECONDS: u64 = 300;
-/// Longer than probing and the thumbnail, or a render, may take together.
+/// Before work on media has begun: how long its message may wait in line. Once it has begun, its lease says.
 const PROCESSING_SECONDS: u64 = 600;
 const CANCELING_SECONDS: u64 = 10;
 const SETTLING_SECONDS: u64 = 30;
@@ -84,7 +87,10 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
     let after = |count| Wake::At(recorded_at + seconds(count));
     let ended = |state| Change::to(state, after(SETTLING_SECONDS));
     match event {
-        Event::Submitted { .. } => Change::to(State::Queued, after(QUEUED_SECONDS)),
+        Event::Submitted { order } => {
+            let waits = if order.export().is_some() { QUEUED_EXPORT_SECONDS } else { QUEUED_SECONDS };
+            Change::to(State::Queued, after(waits))
+        }
         Event::SubmissionBegun { attempt_no } => {
             Change { attempt_no: Some(*attempt_no), ..Change::to(State::Submitting, after(SUBMITTING_SECONDS)) }
         }
@@ -104,7 +110,8 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
         Event::VideoStored { at, .. } => {
             Change::to(State::MediaProcessing, Wake::At(*at + seconds(PROCESSING_SECONDS)))
         }
-        Event::ProcessingBegun { .. } => Change::waking(after(PROCESSING_SECONDS)),
+        // Exactly when the worker's lease ends.
+        Event::ProcessingBegun { busy_until, .. } => Change::waking(Wake::At(*busy_until)),
         Event::RenderDelayed { retry_at, .. } | Event::ProcessingDelayed { retry_at, .. } => {
             Change::waking(Wake::At(*retry_at))
         }

@@ -5,6 +5,7 @@ use crate::ports::{MediaError, StoredObject, TransferError, TransferLimits};
 use domain::outcome::Processed;
 use futures_util::StreamExt;
 use std::path::Path;
+use std::time::Duration;
 use tokio_util::io::ReaderStream;
 
 impl Outside {
@@ -19,13 +20,13 @@ impl Outside {
         let folder = tempfile::Builder::new().prefix("media-").tempdir_in(&self.scratch).map_err(not_now)?;
         let video = folder.path().join("video");
         let thumbnail = folder.path().join("thumbnail.jpg");
-        self.objects.download(key, &video).await.map_err(transfer)?;
+        self.download(key, &video).await.map_err(transfer)?;
         let probe = self.media.probe(&video).await.map_err(media)?;
         match self.media.thumbnail(&video, &probe, &thumbnail).await {
             Ok(()) => {}
             // No picture of it can be decoded: that is no video, whatever the probe said.
             Err(MediaError::Corrupt(cause)) => return Err(Processed::Corrupt { cause }),
-            Err(MediaError::Tool(cause)) => return Err(Processed::Partial { probe, cause }),
+            Err(other) => return Err(Processed::Partial { probe, cause: other.to_string() }),
         }
         let limits = self.limits.transfer(self.limits.max_thumbnail_bytes);
         match self.store_file(&thumbnail, thumbnail_key, limits).await {
@@ -33,6 +34,14 @@ impl Outside {
             // The video is there and can be played: only its thumbnail is not.
             Err(error) => Err(Processed::Partial { probe, cause: error.to_string() }),
         }
+    }
+
+    /// Copies an object to a scratch file, in the time that any transfer has: a store that only trickles must not outlive the
+    /// lease of the try.
+    pub(super) async fn download(&self, key: &str, to: &Path) -> Result<(), TransferError> {
+        let limit = Duration::from_secs(self.limits.transfer_seconds);
+        let late = |_| TransferError::Transient("the transfer took too long".to_owned());
+        tokio::time::timeout(limit, self.objects.download(key, to)).await.map_err(late)?
     }
 
     pub(super) async fn store_file(
@@ -61,6 +70,6 @@ fn transfer(error: TransferError) -> Processed {
 fn media(error: MediaError) -> Processed {
     match error {
         MediaError::Corrupt(cause) => Processed::Corrupt { cause },
-        MediaError::Tool(cause) => Processed::NotNow { cause },
+        other => Processed::NotNow { cause: other.to_string() },
     }
 }

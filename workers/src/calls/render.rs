@@ -16,10 +16,10 @@ impl Outside {
         let scratch = |error: std::io::Error| not_now(format!("a scratch file: {}", error.kind()));
         let folder = tempfile::Builder::new().prefix("render-").tempdir_in(&self.scratch).map_err(scratch)?;
         let (source, rendered) = (folder.path().join("source"), folder.path().join("rendered.mp4"));
-        self.objects.download(source_key, &source).await.map_err(transfer)?;
+        self.download(source_key, &source).await.map_err(transfer)?;
         let probe = self.media.probe(&source).await.map_err(media)?;
-        self.media.render(&source, &probe, spec, &rendered).await.map_err(media)?;
         let limits = self.limits.transfer(self.limits.max_video_bytes);
+        self.media.render(&source, &probe, spec, &rendered, limits.max_bytes).await.map_err(media)?;
         self.store_file(&rendered, key, limits).await.map(Rendered::Stored).map_err(transfer)
     }
 }
@@ -39,5 +39,8 @@ fn media(error: MediaError) -> Rendered {
     match error {
         MediaError::Corrupt(cause) => Rendered::Never { code: "source_unusable", cause },
         MediaError::Tool(cause) => not_now(cause),
+        too_large @ MediaError::TooLarge(_) => {
+            Rendered::Never { code: "export_too_large", cause: format!("the export would be {too_large}") }
+        }
     }
 }

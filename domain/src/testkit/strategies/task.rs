@@ -60,7 +60,8 @@ fn with_media(
         3 => Just(Command::BeginRender),
         1 => (times(), words()).prop_map(|(retry_at, cause)| Command::DelayRender { retry_at, cause }),
         3 => (task_ids(), numbers.clone()).prop_map(|(task, number)| Command::StoreVideo(video(task, number))),
-        2 => numbers.clone().prop_map(|max_tries| Command::BeginProcessing { max_tries }),
+        2 => (numbers.clone(), times())
+            .prop_map(|(max_tries, busy_until)| Command::BeginProcessing { max_tries, busy_until }),
         1 => (times(), words()).prop_map(|(retry_at, cause)| Command::DelayProcessing { retry_at, cause }),
         3 => (lengths(), charges(), times(), words()).prop_map(|(length, charge, retry_at, cause)| {
             Command::FinishVideo { probe: probe(length), charge, retry_at, cause }
