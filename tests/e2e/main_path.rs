@@ -1,6 +1,7 @@
 //! The main job: from a mutation to a finished, paid-for video.
 
 use anyhow::{Context, ensure};
+use app::client::Fault;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -79,7 +80,13 @@ async fn a_hundred_reads_of_own_writes(user: &User, lane: usize) -> anyhow::Resu
         let payload = user.submit_once("[sim: refuse=422] no boat", &format!("round-{lane}-{round}")).await?;
         let reached = number(&payload["version"])?;
         let variables = json!({ "id": payload["taskId"], "version": reached });
-        let seen = user.client.run(query, variables).await?;
+        // Under load the answer may be that it can not be shown yet: never an older picture without a word.
+        let seen = loop {
+            match user.client.run(query, variables.clone()).await {
+                Err(Fault::GraphQl(said)) if said.to_string().contains("can not be shown yet") => {}
+                other => break other?,
+            }
+        };
         ensure!(
             number(&seen["task"]["version"])? >= reached,
             "round {round}: asked for {reached}, saw {}",
