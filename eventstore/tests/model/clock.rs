@@ -8,6 +8,7 @@ use domain::process::Policy;
 use domain::time::Timestamp;
 use eventstore::Store;
 use eventstore::testkit::TestDatabase;
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 
 const CLOCK: &str = "
@@ -40,11 +41,11 @@ impl Clocked {
         Ok(Store::on(pool, policy))
     }
 
-    /// A store that reaches the database through `port` only, and finds out about a broken connection when it uses it.
-    pub async fn store_through(&self, port: u16, policy: Policy) -> Anyhow<Store> {
+    /// A way to the database through `port` only, that finds out about a broken connection when it uses it. It has one
+    /// connection at a time, so that the same calls come in the same order each time.
+    pub async fn pool_through(&self, port: u16) -> Anyhow<PgPool> {
         let options = self.options().host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
-        let pool = PgPoolOptions::new().max_connections(2).test_before_acquire(false).connect_with(options).await?;
-        Ok(Store::on(pool, policy))
+        Ok(PgPoolOptions::new().max_connections(1).test_before_acquire(false).connect_with(options).await?)
     }
 
     /// Where the server listens.

@@ -11,9 +11,8 @@
 //! - After a poll's answer (`attempt.polled`): it is recorded once more.
 
 use super::Anyhow;
-use super::clock::Clocked;
 use super::facts::Facts;
-use super::life::{End, Lived, TASK, live};
+use super::life::{End, Lane, Lived, TASK, live};
 use super::proxy::Cut;
 use domain::aggregate::Category;
 use domain::process::CaseKey;
@@ -90,7 +89,7 @@ fn compare(lived: &Lived, faultless: &Lived, cut: Cut) -> Anyhow<BTreeSet<String
 
 /// Takes numbers of calls until there are none left.
 async fn lane(
-    database: Arc<Clocked>,
+    at: Arc<Lane>,
     end: End,
     faultless: Arc<Lived>,
     numbers: Arc<Mutex<Vec<(usize, Cut)>>>,
@@ -98,7 +97,7 @@ async fn lane(
     let mut all = Vec::new();
     loop {
         let Some((number, cut)) = numbers.lock().await.pop() else { return Ok(all) };
-        let lived = live(&database, end, Some((number, cut)));
+        let lived = live(&at, end, Some((number, cut)));
         let lived = lived.await.map_err(|fault| format!("{end:?}, call {number}, {cut:?}: {fault}"))?;
         let added = compare(&lived, &faultless, cut);
         all.push(added.map_err(|fault| format!("{end:?}, call {number}, {cut:?}: {fault}"))?);
@@ -106,8 +105,8 @@ async fn lane(
 }
 
 /// Every call of one life, both ways. Returns the names of events that were added in some of them.
-async fn every_call(databases: &[Arc<Clocked>], end: End) -> Anyhow<BTreeSet<String>> {
-    let faultless = Arc::new(live(&databases[0], end, None).await?);
+async fn every_call(at: &[Arc<Lane>], end: End) -> Anyhow<BTreeSet<String>> {
+    let faultless = Arc::new(live(&at[0], end, None).await?);
     if faultless.repeated > 0 {
         return Err("something had to be repeated without a fault".into());
     }
@@ -115,8 +114,8 @@ async fn every_call(databases: &[Arc<Clocked>], end: End) -> Anyhow<BTreeSet<Str
     let numbers = (1..=faultless.calls).flat_map(|number| [(number, Cut::Before), (number, Cut::After)]).collect();
     let numbers = Arc::new(Mutex::new(numbers));
     let mut lanes = JoinSet::new();
-    for database in databases {
-        lanes.spawn(lane(Arc::clone(database), end, Arc::clone(&faultless), Arc::clone(&numbers)));
+    for one in at {
+        lanes.spawn(lane(Arc::clone(one), end, Arc::clone(&faultless), Arc::clone(&numbers)));
     }
     let mut lives = Vec::new();
     while let Some(lane) = lanes.join_next().await {
@@ -132,13 +131,13 @@ async fn every_call(databases: &[Arc<Clocked>], end: End) -> Anyhow<BTreeSet<Str
 #[test]
 fn any_call_may_fail_and_the_task_lives_the_same_life() -> Anyhow {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let mut databases = Vec::new();
+    let mut at = Vec::new();
     for _ in 0..LANES {
-        databases.push(Arc::new(runtime.block_on(Clocked::create())?));
+        at.push(Arc::new(runtime.block_on(Lane::create())?));
     }
     let mut added = BTreeSet::new();
     for end in End::ALL {
-        added.extend(runtime.block_on(every_call(&databases, end))?);
+        added.extend(runtime.block_on(every_call(&at, end))?);
     }
     // Each of the three ways was met, so the comparison that allows them is needed, and nothing else was.
     let allowed = [

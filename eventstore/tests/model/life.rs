@@ -23,6 +23,7 @@ use domain::time::Timestamp;
 use eventstore::{
     Again, CallContext, Caller, Committed, ExecuteError, Executed, IdempotencyKey, Meta, Request, Store, StoreError,
 };
+use sqlx::PgPool;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -123,6 +124,22 @@ pub struct Lived {
     pub repeated: usize,
 }
 
+/// A database and the way to it, for one life after the other.
+pub struct Lane {
+    database: Clocked,
+    proxy: Proxy,
+    pool: PgPool,
+}
+
+impl Lane {
+    pub async fn create() -> Anyhow<Self> {
+        let database = Clocked::create().await?;
+        let proxy = Proxy::start(database.server()).await?;
+        let pool = database.pool_through(proxy.port).await?;
+        Ok(Self { database, proxy, pool })
+    }
+}
+
 struct Life<'a> {
     database: &'a Clocked,
     store: Store,
@@ -136,10 +153,12 @@ const TENANT: TenantId = TenantId(Uuid::from_u128(7));
 pub const TASK: TaskId = TaskId(Uuid::from_u128(1));
 
 /// Lives a life to its end, with a break at one call or none.
-pub async fn live(database: &Clocked, end: End, cut: Option<(usize, Cut)>) -> Anyhow<Lived> {
+pub async fn live(lane: &Lane, end: End, cut: Option<(usize, Cut)>) -> Anyhow<Lived> {
+    let database = &lane.database;
     database.clear().await?;
-    let proxy = Proxy::start(database.server(), cut).await?;
-    let store = database.store_through(proxy.port, Policy::default()).await?;
+    lane.proxy.plan(cut);
+    // It has no memory of the lives before.
+    let store = Store::on(lane.pool.clone(), Policy::default());
     let provider = Provider { end, jobs: Mutex::default() };
     let mut life = Life { database, store, provider, now: start(), acknowledged: HashSet::new(), repeated: 0 };
     life.database.set(life.now).await?;
@@ -151,7 +170,7 @@ pub async fn live(database: &Clocked, end: End, cut: Option<(usize, Cut)>) -> An
             if (again.task, again.version, again.replayed) != (submitted.task, submitted.version, true) {
                 return Err(format!("the same key gave {submitted:?}, then {again:?}").into());
             }
-            return life.over(&proxy).await;
+            return life.over(&lane.proxy).await;
         }
     }
     Err("it does not come to rest".into())
@@ -228,11 +247,12 @@ impl Life<'_> {
     }
 
     async fn over(self, proxy: &Proxy) -> Anyhow<Lived> {
+        // There is one connection: when it is free, nothing of this life is on its way any more.
+        drop(self.store.pool().acquire().await?);
         let calls = proxy.calls();
         let facts = self.database.facts().await?;
         let jobs = self.provider.jobs.into_inner().unwrap_or_else(PoisonError::into_inner);
         let most_jobs = jobs.made.values().copied().max().unwrap_or(0);
-        self.store.close().await;
         let memory = Memory { facts: facts.clone(), policy: Policy::default(), now: self.now };
         Ok(Lived { facts, memory, calls, most_jobs, repeated: self.repeated })
     }

@@ -1,8 +1,8 @@
 //! A TCP proxy in front of PostgreSQL that counts the calls that go through it, and breaks the connection at the one it is told.
 //!
-//! A call is what the client waits for an answer to: a simple query, or the messages up to a `Sync`. Two kinds are not counted,
-//! because they come at no fixed place: the pool's own tests of a connection (a `Sync` alone), and the wake-ups that are sent
-//! beside the business.
+//! A call is what the server carries out before the client goes on: a simple query, or the messages up to a `Sync` that execute a
+//! statement. Three kinds are not counted, because they come at no fixed place: preparing a statement, which a connection does once
+//! and which carries nothing out; the pool's own tests of a connection (a `Sync` alone); and the wake-ups beside the business.
 
 use super::Anyhow;
 use std::collections::HashSet;
@@ -37,17 +37,22 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free port. `cut` says at which call, from 1, the connection breaks.
-    pub async fn start(server: (String, u16), cut: Option<(usize, Cut)>) -> Anyhow<Self> {
+    /// Listens on a free port.
+    pub async fn start(server: (String, u16)) -> Anyhow<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
-        let plan = Arc::new(Mutex::new(Plan { calls: 0, cut }));
+        let plan = Arc::new(Mutex::new(Plan::default()));
         let mut connections = JoinSet::new();
         connections.spawn(accept(listener, server, Arc::clone(&plan)));
         Ok(Self { port, plan, _connections: connections })
     }
 
-    /// How many calls there were.
+    /// Counts from the beginning. `cut` says at which call, from 1, the connection breaks.
+    pub fn plan(&self, cut: Option<(usize, Cut)>) {
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Plan { calls: 0, cut };
+    }
+
+    /// How many calls there were since.
     pub fn calls(&self) -> usize {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).calls
     }
@@ -109,7 +114,7 @@ async fn questions(
                 b'B' => is_wake_up |= body.split(|byte| *byte == 0).nth(1).is_some_and(|it| wake_ups.contains(it)),
                 _ => {}
             }
-            counts |= matches!(kind, b'P' | b'B' | b'D' | b'E' | b'Q');
+            counts |= matches!(kind, b'E' | b'Q');
             if matches!(kind, b'S' | b'Q' | b'H' | b'X' | b'p') {
                 break kind;
             }
