@@ -325,7 +325,7 @@ impl Cast {
 }
 
 fn welcome() -> Command {
-    Command::Grant("welcome".to_owned(), Credits(350))
+    Command::Grant("welcome".to_owned(), Credits(150))
 }
 
 fn on_task(wish: Wish, task: TaskId) -> Command {
