@@ -152,8 +152,8 @@ mod tests {
     fn more_threads_than_the_lane_holds_are_refused_with_the_numbers() {
         let config: BrokerConfig =
             serde_json::from_str(r#"{"threads": {"asset_fetch": 200}}"#).expect("a readable configuration");
-        let refused = config.validate().expect_err("234 threads do not fit into 120");
-        assert_eq!(refused, BadConfig::TooManyThreads { wanted: 234, lane: 120, configured: 128 });
+        let refused = config.validate().expect_err("235 threads do not fit into 120");
+        assert_eq!(refused, BadConfig::TooManyThreads { wanted: 235, lane: 120, configured: 128 });
         assert!(refused.to_string().contains("max_blocking_threads"), "{refused}");
     }
 
