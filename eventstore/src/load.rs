@@ -57,23 +57,31 @@ impl FoldCache {
 }
 
 impl Tx<'_> {
-    /// Reads a whole case. What it needs is found out step by step from the histories themselves; what the kept states say
-    /// will be needed is read along with the first step, so that one reading is enough for a case that was met before.
-    pub(crate) async fn load(&mut self, mut case: Case) -> Result<Case, StoreError> {
-        let mut read: HashMap<StreamId, Folded> = HashMap::new();
+    /// Reads a whole case, as of one moment: all of it comes from one statement. What it needs is found out from the histories
+    /// themselves; what the kept states say will be needed is read along at once, so that one reading is enough for a case that
+    /// was met before. Read in two statements, a task and its attempt could be of two moments, and a message be declined for a
+    /// reason that never was.
+    pub(crate) async fn load(&mut self, case: Case) -> Result<Case, StoreError> {
+        let mut streams = self.foreseen(&case, &case.wants());
         loop {
-            let wanted = case.wants();
-            if wanted.is_empty() {
-                return Ok(case);
-            }
-            if !wanted.iter().all(|stream| read.contains_key(stream)) {
-                read.extend(self.fold(&self.foreseen(&case, &wanted)).await?);
-            }
-            for stream in wanted {
-                // `foreseen` holds at least what is wanted.
-                let Some(folded) = read.remove(&stream) else { return Err(StoreError::Race) };
-                case.supply(stream, folded);
-            }
+            let read: HashMap<StreamId, Folded> = self.fold(&streams).await?.into_iter().collect();
+            let mut whole = case.clone();
+            let missing = loop {
+                let wanted = whole.wants();
+                if wanted.is_empty() {
+                    return Ok(whole);
+                }
+                let missing: Vec<StreamId> = wanted.iter().filter(|it| !read.contains_key(it)).copied().collect();
+                if !missing.is_empty() {
+                    break missing;
+                }
+                for stream in wanted {
+                    if let Some(folded) = read.get(&stream) {
+                        whole.supply(stream, folded.clone());
+                    }
+                }
+            };
+            streams.extend(missing);
         }
     }
 
