@@ -64,7 +64,7 @@ impl Tx<'_> {
     pub(crate) async fn load(&mut self, case: Case) -> Result<Case, StoreError> {
         let mut streams = self.foreseen(&case, &case.wants());
         loop {
-            let read: HashMap<StreamId, Folded> = self.fold(&streams).await?.into_iter().collect();
+            let mut read: HashMap<StreamId, Folded> = self.fold(&streams).await?.into_iter().collect();
             let mut whole = case.clone();
             let missing = loop {
                 let wanted = whole.wants();
@@ -76,8 +76,8 @@ impl Tx<'_> {
                     break missing;
                 }
                 for stream in wanted {
-                    if let Some(folded) = read.get(&stream) {
-                        whole.supply(stream, folded.clone());
+                    if let Some(folded) = read.remove(&stream) {
+                        whole.supply(stream, folded);
                     }
                 }
             };

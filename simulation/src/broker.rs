@@ -3,12 +3,12 @@
 
 use crate::clock::{MILLI, MINUTE, Micros, SECOND};
 use crate::dice::{Fault, Site, Subject};
-use crate::groups;
 use crate::mutants::Mutant;
 use crate::relay::counts;
 use crate::world::{Step, World};
 use domain::id::TenantId;
 use domain::message::{Envelope, Message};
+use domain::process::manager_index;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -43,7 +43,7 @@ impl World {
     pub(crate) fn accept_message(&mut self, id: Uuid, message: Message, deliver_at: Option<Micros>, body: Rc<[u8]>) {
         let task = message.task_id();
         let subject = self.subject_of(task);
-        let group = groups::of(&message);
+        let group = u8::try_from(manager_index(message.topic())).unwrap_or(u8::MAX);
         self.remember_sent(subject, id, &message);
         let delayed = deliver_at.is_some_and(|at| at > self.now);
         let mut at = deliver_at.unwrap_or(0).max(self.now) + self.travel(subject);

@@ -3,14 +3,13 @@
 
 use crate::clock::{MILLI, Micros, SECOND, instant};
 use crate::dice::{Fault, Site, Subject};
-use crate::groups::GROUPS;
 use crate::mutants::Mutant;
 use crate::provider::Kind;
 use crate::store::{InboxKey, Lock, Refused, TxId, Writes};
 use crate::world::{Step, World};
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call, Created, Found, Polled};
-use domain::process::{Case, CaseKey, Next, StreamId, Turn, admit, read};
+use domain::process::{Case, CaseKey, MANAGERS, Next, StreamId, Turn, admit, read};
 
 /// How often one step is tried when others win, how often the record of a call is, and the most steps of a message: as in
 /// `eventstore::consume`.
@@ -172,7 +171,7 @@ impl World {
     /// Reads the facts that a message is about; `None`: it does not fit them, and is in quarantine.
     fn read_case(&mut self, index: usize, tx: TxId) -> Option<Case> {
         let hand = self.handlings[index].as_ref()?;
-        let manager = GROUPS[usize::from(hand.group)];
+        let manager = MANAGERS[usize::from(hand.group)];
         let asked = if let Work::Conclude(asked) = &hand.work { Some(&asked.0) } else { None };
         let case_key = CaseKey::step(&hand.message, asked, manager.needs_account());
         let case = self.store.load(Case::begin(case_key));
@@ -194,7 +193,7 @@ impl World {
     fn decide(&mut self, index: usize, tx: TxId, key: InboxKey, case: Case) {
         let at = instant(self.now);
         let hand = self.handlings[index].as_mut().expect("it goes on");
-        let manager = GROUPS[usize::from(hand.group)];
+        let manager = MANAGERS[usize::from(hand.group)];
         let kind = case.task.state.order().map_or(Kind::Nothing, |it| Kind::of(&it.provider));
         let mut turn = Turn::new(case, at, &self.policy);
         let next = match &hand.work {

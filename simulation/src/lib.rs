@@ -5,7 +5,6 @@ mod broker;
 mod clock;
 mod coverage;
 mod dice;
-mod groups;
 mod handling;
 mod mutants;
 mod people;

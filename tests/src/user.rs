@@ -2,10 +2,10 @@
 
 use crate::stack::{Stack, eventually};
 use anyhow::{Context, ensure};
-use app::client::Client;
+use app::client::{Client, Fault};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// A tenant's user.
@@ -94,6 +94,25 @@ impl User {
         });
         let data = self.client.run(SUBMIT, json!({ "input": input, "key": key })).await?;
         Ok(data["submitGeneration"].clone())
+    }
+
+    /// Reads a task at this version or a newer one. Where the answer is that it can not be shown yet, it is asked again, for a
+    /// minute.
+    ///
+    /// # Errors
+    /// The API does not answer, or does not show that version for a minute.
+    pub async fn task_at(&self, task: &Value, version: i64) -> anyhow::Result<Value> {
+        let query = "query ($id: ID!, $version: Int) { task(id: $id, atLeastVersion: $version) { version state } }";
+        let variables = json!({ "id": task, "version": version });
+        let start = Instant::now();
+        loop {
+            match self.client.run(query, variables.clone()).await {
+                Ok(seen) => return Ok(seen["task"].clone()),
+                Err(Fault::GraphQl(said))
+                    if said.contains("can not be shown yet") && start.elapsed() < Duration::from_secs(60) => {}
+                Err(fault) => return Err(fault.into()),
+            }
+        }
     }
 
     /// Asks for a task to be cancelled; returns the refusal's code, empty if there is none.

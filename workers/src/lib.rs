@@ -6,5 +6,5 @@ pub mod ports;
 mod stall_scan;
 
 pub use calls::{CallLimits, Outside};
-pub use groups::{Worker, process_managers};
+pub use groups::Worker;
 pub use stall_scan::{ScanConfig, StallScan, Stalled, StalledTask};

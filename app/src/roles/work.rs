@@ -4,7 +4,7 @@ use super::{Parts, Supervisor, patiently};
 use crate::Settings;
 use crate::ready::Health;
 use anyhow::Context;
-use domain::process::ProcessManager;
+use domain::process::{MANAGERS, ProcessManager};
 use eventstore::{Ack, Again, Delivery};
 use futures_util::future::BoxFuture;
 use messaging::admin::{AdminError, check};
@@ -15,7 +15,7 @@ use projections::projector::projection_status;
 use projections::stalled::StalledTasks;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use workers::{StallScan, Worker, process_managers};
+use workers::{StallScan, Worker};
 
 struct Handling(Worker);
 
@@ -40,12 +40,10 @@ pub(super) async fn start(
 ) -> anyhow::Result<()> {
     let client = parts.client(settings)?;
     let outside = parts.outside(settings).await?;
-    let managers: Vec<_> = process_managers()
-        .into_iter()
-        .filter(|it| only.is_empty() || only.iter().any(|name| name == it.name()))
-        .collect();
+    let managers: Vec<_> =
+        MANAGERS.into_iter().filter(|it| only.is_empty() || only.iter().any(|name| name == it.name())).collect();
     if let Some(unknown) = only.iter().find(|name| !managers.iter().any(|it| it.name() == *name)) {
-        let known: Vec<_> = process_managers().iter().map(|it| it.name()).collect();
+        let known: Vec<_> = MANAGERS.iter().map(|it| it.name()).collect();
         anyhow::bail!("there is no consumer group {unknown}; there are {}", known.join(", "));
     }
     parts.health.not_ready("consumers", "starting");
@@ -58,7 +56,7 @@ pub(super) async fn start(
         }
         let mut listeners = Vec::new();
         for manager in managers {
-            let group = group_of(manager.as_ref()).context("a process manager without a consumer group")?;
+            let group = group_of(manager).context("a process manager without a consumer group")?;
             let worker = Worker::new(store.clone(), manager, Arc::clone(&outside));
             let handler: Arc<dyn Handler> = Arc::new(Handling(worker));
             let threads = config.threads(group);
@@ -155,14 +153,24 @@ impl workers::Stalled for Stalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use domain::process::manager_of;
     use std::collections::BTreeSet;
 
     #[test]
     fn every_consumer_group_has_one_process_manager() {
-        let handled: Vec<Group> = process_managers().iter().filter_map(|it| group_of(it.as_ref())).collect();
-        assert_eq!(handled.len(), process_managers().len(), "a process manager without a group");
+        let handled: Vec<Group> = MANAGERS.iter().filter_map(|it| group_of(*it)).collect();
+        assert_eq!(handled.len(), MANAGERS.len(), "a process manager without a group");
         let distinct: BTreeSet<Group> = handled.iter().copied().collect();
         assert_eq!(distinct, Group::ALL.into_iter().collect::<BTreeSet<_>>(), "a group without a process manager");
         assert_eq!(distinct.len(), handled.len(), "two process managers for one group");
+    }
+
+    #[test]
+    fn each_group_hears_the_topics_that_its_process_manager_is_for() {
+        for group in Group::ALL {
+            for topic in group.topics() {
+                assert_eq!(group_of(manager_of(*topic)), Some(group), "{topic:?}");
+            }
+        }
     }
 }

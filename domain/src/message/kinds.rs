@@ -157,6 +157,13 @@ pub struct CallbackRef {
     pub job: String,
 }
 
+/// A message's payload, whatever the message says about it.
+enum About<'a> {
+    Task(&'a TaskRef),
+    Attempt(&'a AttemptRef),
+    Callback(&'a CallbackRef),
+}
+
 impl Message {
     /// The stored name: written once, never derived from the Rust name.
     #[must_use]
@@ -223,6 +230,24 @@ impl Message {
     /// The task it is about.
     #[must_use]
     pub const fn task_id(&self) -> TaskId {
+        match self.about() {
+            About::Task(it) => it.task_id,
+            About::Attempt(it) => it.task_id,
+            About::Callback(it) => it.task_id,
+        }
+    }
+
+    /// The attempt it is about, where it is about one.
+    #[must_use]
+    pub const fn attempt_id(&self) -> Option<AttemptId> {
+        match self.about() {
+            About::Task(_) => None,
+            About::Attempt(it) => Some(it.attempt_id),
+            About::Callback(it) => Some(it.attempt_id),
+        }
+    }
+
+    const fn about(&self) -> About<'_> {
         match self {
             Self::SubmitRequested(it)
             | Self::SubmitDue(it)
@@ -230,33 +255,13 @@ impl Message {
             | Self::RenderRequested(it)
             | Self::RenderDue(it)
             | Self::SettleRequested(it)
-            | Self::StateChanged(it) => it.task_id,
-            Self::CallbackReceived(it) => it.task_id,
+            | Self::StateChanged(it) => About::Task(it),
             Self::PollDue(it)
             | Self::FetchRequested(it)
             | Self::FetchDue(it)
             | Self::PostprocessRequested(it)
-            | Self::ReconcileDue(it) => it.task_id,
-        }
-    }
-
-    /// The attempt it is about, where it is about one.
-    #[must_use]
-    pub const fn attempt_id(&self) -> Option<AttemptId> {
-        match self {
-            Self::SubmitRequested(_)
-            | Self::SubmitDue(_)
-            | Self::PostprocessDue(_)
-            | Self::RenderRequested(_)
-            | Self::RenderDue(_)
-            | Self::SettleRequested(_)
-            | Self::StateChanged(_) => None,
-            Self::CallbackReceived(it) => Some(it.attempt_id),
-            Self::PollDue(it)
-            | Self::FetchRequested(it)
-            | Self::FetchDue(it)
-            | Self::PostprocessRequested(it)
-            | Self::ReconcileDue(it) => Some(it.attempt_id),
+            | Self::ReconcileDue(it) => About::Attempt(it),
+            Self::CallbackReceived(it) => About::Callback(it),
         }
     }
 
@@ -265,20 +270,10 @@ impl Message {
     /// # Errors
     /// Never in practice; serde's own error type, because ids and integers always encode.
     pub fn payload(&self) -> Result<serde_json::Value, serde_json::Error> {
-        match self {
-            Self::SubmitRequested(it)
-            | Self::SubmitDue(it)
-            | Self::PostprocessDue(it)
-            | Self::RenderRequested(it)
-            | Self::RenderDue(it)
-            | Self::SettleRequested(it)
-            | Self::StateChanged(it) => serde_json::to_value(it),
-            Self::CallbackReceived(it) => serde_json::to_value(it),
-            Self::PollDue(it)
-            | Self::FetchRequested(it)
-            | Self::FetchDue(it)
-            | Self::PostprocessRequested(it)
-            | Self::ReconcileDue(it) => serde_json::to_value(it),
+        match self.about() {
+            About::Task(it) => serde_json::to_value(it),
+            About::Attempt(it) => serde_json::to_value(it),
+            About::Callback(it) => serde_json::to_value(it),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use chrono::{TimeDelta, TimeZone, Utc};
 use domain::attempt::{self, Heard};
-use domain::id::{AccountId, AssetId, AttemptId, TaskId, TenantId};
+use domain::id::{AssetId, AttemptId, TaskId};
 use domain::ledger;
 use domain::money::Credits;
 use domain::outcome::{Probe, StoredObject};
 use domain::task::{self, Container, ErrorClass, ExportSpec, Order, Video, Work};
+use domain::testkit::strategies::usual_order;
 use domain::time::Timestamp;
 use uuid::Uuid;
 
@@ -19,24 +20,7 @@ pub fn later(seconds: i64) -> Timestamp {
 }
 
 pub fn order() -> Order {
-    let tenant = TenantId(Uuid::from_u128(7));
-    let task = TaskId(Uuid::from_u128(1));
-    Order {
-        task,
-        tenant,
-        account: AccountId::of(tenant),
-        provider: "replicate".to_owned(),
-        model: "aivideo/paper-boat-1".to_owned(),
-        duration_seconds: 4,
-        input_assets: vec![AssetId(Uuid::from_u128(9))],
-        request_ref: format!("generation_request/{task}"),
-        hold: Credits(120),
-        price_per_second: Credits(25),
-        submitted_at: now(),
-        give_up_at: later(3600),
-        retry_of: None,
-        work: Work::Generate,
-    }
+    usual_order(TaskId(Uuid::from_u128(1)))
 }
 
 /// An export of the sample order's video: a task of its own.

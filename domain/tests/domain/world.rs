@@ -9,14 +9,13 @@ use domain::aggregate::Refusal;
 use domain::attempt::Attempt;
 use domain::id::{AttemptId, TaskId};
 use domain::ledger::{self, Account};
+use domain::message::Message;
 use domain::message::kinds::CallbackRef;
-use domain::message::{Message, Topic};
 use domain::money::Credits;
 use domain::outcome::{Answer, Call, Created};
 use domain::process::{
-    ApplyCallback, Case, CaseKey, Change, Declined, FetchOutput, Folded, Next, Notify, Policy, PollProvider,
-    ProcessManager, ProcessMedia, Reconcile, RenderExport, SettleHold, StreamId, SubmitTask, Turn, cancel, grant,
-    resolve_adopt, resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit, wake_up,
+    Case, CaseKey, Change, Declined, Folded, Next, Policy, StreamId, Turn, cancel, grant, manager_of, resolve_adopt,
+    resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit, wake_up,
 };
 use domain::task::{Order, Task};
 use domain::testkit::invariants::{AllInvariants, Recorded, Watch};
@@ -43,20 +42,6 @@ pub enum Person {
 impl Person {
     pub const ALL: [Self; 6] =
         [Self::Cancels, Self::HurriesIt, Self::TriesAgain, Self::Adopts, Self::Fails, Self::CallsOff];
-}
-
-fn manager_of(topic: Topic) -> &'static dyn ProcessManager {
-    match topic {
-        Topic::GenerationSubmit | Topic::GenerationSubmitDelay => &SubmitTask,
-        Topic::GenerationPollDelay => &PollProvider,
-        Topic::GenerationCallback => &ApplyCallback,
-        Topic::AssetFetch | Topic::AssetFetchDelay => &FetchOutput,
-        Topic::AssetPostprocess | Topic::AssetPostprocessDelay => &ProcessMedia,
-        Topic::RenderExport | Topic::RenderExportDelay => &RenderExport,
-        Topic::BillingSettle => &SettleHold,
-        Topic::NotificationEvent => &Notify,
-        Topic::CompensationReconcileDelay => &Reconcile,
-    }
 }
 
 /// A call that is out, for which message, and since when.

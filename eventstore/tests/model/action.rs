@@ -5,10 +5,7 @@ use domain::aggregate::Refusal;
 use domain::message::Topic;
 use domain::money::Credits;
 use domain::outcome::Call;
-use domain::process::{
-    self, ApplyCallback, CaseKey, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile,
-    RenderExport, SettleHold, SubmitTask, Turn,
-};
+use domain::process::{self, CaseKey, Turn, manager_of};
 use domain::task::Order;
 use eventstore::{Again, Delivery, ExecuteError, Executed, Outcome, Request, Store, Submission};
 
@@ -123,20 +120,5 @@ impl Action {
                 })
             }
         }
-    }
-}
-
-/// The group that takes a topic's messages.
-pub fn manager_of(topic: Topic) -> &'static dyn ProcessManager {
-    match topic {
-        Topic::GenerationSubmit | Topic::GenerationSubmitDelay => &SubmitTask,
-        Topic::GenerationPollDelay => &PollProvider,
-        Topic::GenerationCallback => &ApplyCallback,
-        Topic::AssetFetch | Topic::AssetFetchDelay => &FetchOutput,
-        Topic::AssetPostprocess | Topic::AssetPostprocessDelay => &ProcessMedia,
-        Topic::RenderExport | Topic::RenderExportDelay => &RenderExport,
-        Topic::BillingSettle => &SettleHold,
-        Topic::NotificationEvent => &Notify,
-        Topic::CompensationReconcileDelay => &Reconcile,
     }
 }

@@ -2,7 +2,7 @@
 //! until it is acknowledged, a scan that wakes what nobody wakes, and a provider that remembers what it made.
 
 use super::Anyhow;
-use super::action::{Ask, Command, Sent, manager_of};
+use super::action::{Ask, Command, Sent};
 use super::clock::Clocked;
 use super::facts::{Announced, Facts};
 use super::memory::Memory;
@@ -16,9 +16,9 @@ use domain::money::Credits;
 use domain::outcome::{
     Answer, Call, CancelAsked, Created, FaultClass, Fetched, Found, JobState, Polled, Processed, Rendered,
 };
-use domain::process::{CaseKey, Policy, wake_up};
-use domain::task::{Order, Task, Work};
-use domain::testkit::strategies::start;
+use domain::process::{CaseKey, Policy, manager_of, wake_up};
+use domain::task::{Order, Task};
+use domain::testkit::strategies::{start, usual_order};
 use domain::time::Timestamp;
 use eventstore::{
     Again, CallContext, Caller, Committed, ExecuteError, Executed, IdempotencyKey, Meta, Request, Store, StoreError,
@@ -275,20 +275,12 @@ fn ask(key: CaseKey, operation: Option<&'static str>, command: Command) -> Ask {
 
 fn submit(task: TaskId) -> Ask {
     let order = Order {
-        task,
         tenant: TENANT,
         account: AccountId::of(TENANT),
-        provider: "replicate".to_owned(),
-        model: "m".to_owned(),
-        duration_seconds: 4,
         input_assets: vec![],
-        request_ref: format!("generation_request/{task}"),
         hold: Credits(100),
         price_per_second: Credits(20),
-        submitted_at: start(),
-        give_up_at: start() + TimeDelta::hours(1),
-        retry_of: None,
-        work: Work::Generate,
+        ..usual_order(task)
     };
     let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
     Ask { prompt: Some("a boat".to_owned()), ..ask(key, Some("submit"), Command::Submit(order)) }

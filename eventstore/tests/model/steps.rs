@@ -10,7 +10,7 @@ use domain::message::{Envelope, Message, Topic};
 use domain::money::Credits;
 use domain::process::{CaseKey, Policy};
 use domain::task::{Container, ExportSpec, Order, Task, Work};
-use domain::testkit::strategies::start;
+use domain::testkit::strategies::{start, usual_order};
 use eventstore::{Delivery, IdempotencyKey, Meta, Request};
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -240,20 +240,16 @@ impl Cast {
             _ => Work::Generate,
         };
         let order = Order {
-            task,
             tenant: self.tenant(who),
             account: self.account(who),
-            provider: "replicate".to_owned(),
-            model: "m".to_owned(),
-            duration_seconds: 4,
             input_assets: vec![],
-            request_ref: format!("generation_request/{task}"),
             hold: Credits(100),
             price_per_second: Credits(20),
             submitted_at: memory.now,
             give_up_at: memory.now + TimeDelta::minutes(30),
             retry_of: if matches!(wish, Wish::Retry) { origin } else { None },
             work,
+            ..usual_order(task)
         };
         let case =
             CaseKey { account: Some(order.account), with_account: true, origin: order.retry_of, ..CaseKey::task(task) };

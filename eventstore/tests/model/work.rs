@@ -1,12 +1,12 @@
 //! One action on the model, one transaction at a time, so that two of them can be interleaved in every way.
 
-use super::action::{Action, Said, Sent, manager_of};
+use super::action::{Action, Said, Sent};
 use super::memory::Memory;
 use super::script::answer;
 use domain::id::CausationId;
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call};
-use domain::process::{CaseKey, Next, Turn, admit, read};
+use domain::process::{CaseKey, Next, Turn, admit, manager_of, read};
 use eventstore::{Meta, Outcome};
 use sha2::{Digest, Sha256};
 

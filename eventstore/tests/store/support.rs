@@ -5,7 +5,8 @@ use domain::message::{Envelope, Message};
 use domain::money::Credits;
 use domain::outcome::{Answer, Call};
 use domain::process::{CaseKey, Policy, grant, submit};
-use domain::task::{Order, Work};
+use domain::task::Order;
+use domain::testkit::strategies::usual_order;
 use eventstore::testkit::TestDatabase;
 use eventstore::{
     CallContext, Caller, Committed, Delivery, ExecuteError, Executed, IdempotencyKey, Meta, Request, Store, Submission,
@@ -58,20 +59,14 @@ pub async fn submitted(store: &Store, tenant: TenantId, key: Option<&str>) -> Re
     let now = machine_time();
     let task = TaskId(Uuid::new_v4());
     let order = Order {
-        task,
         tenant,
         account: AccountId::of(tenant),
-        provider: "replicate".to_owned(),
-        model: "m".to_owned(),
-        duration_seconds: 4,
         input_assets: vec![],
-        request_ref: format!("generation_request/{task}"),
         hold: Credits(100),
         price_per_second: Credits(20),
         submitted_at: now,
         give_up_at: now + chrono::TimeDelta::hours(1),
-        retry_of: None,
-        work: Work::Generate,
+        ..usual_order(task)
     };
     let case = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
     let submission = Submission { task, prompt: "a boat".to_owned() };

@@ -3,16 +3,14 @@
 use super::{Broker, Running, quick};
 use anyhow::{Context, Result, ensure};
 use domain::id::{AccountId, AttemptId, CausationId, CorrelationId, EventId, TaskId, TenantId};
-use domain::message::Topic;
 use domain::money::Credits;
 use domain::outcome::{
     Answer, Call, CancelAsked, Created, FaultClass, Fetched, Found, JobState, Polled, Probe, Processed, ProviderFault,
     Rendered, StoredObject,
 };
 use domain::process::{
-    ApplyCallback, CaseKey, FetchOutput, Notify, Policy, PollProvider, ProcessManager, ProcessMedia, Reconcile,
-    RenderExport, SettleHold, SubmitTask, Turn, adjust, cancel, grant, refund, resolve_adopt, resolve_canceled,
-    resolve_failed, resolve_retry, submit,
+    CaseKey, Policy, Turn, adjust, cancel, grant, manager_of, refund, resolve_adopt, resolve_canceled, resolve_failed,
+    resolve_retry, submit,
 };
 use domain::task::{Container, ExportSpec, Order, Work};
 use domain::time::Timestamp;
@@ -113,21 +111,6 @@ fn probe(chance: u32) -> Probe {
         video_codec: "h264".to_owned(),
         audio_codec: (chance > 35).then(|| "aac".to_owned()),
         millihertz: Some(29_970),
-    }
-}
-
-/// The managers that hear a topic.
-fn managers(topic: Topic) -> &'static dyn ProcessManager {
-    match topic {
-        Topic::GenerationSubmit | Topic::GenerationSubmitDelay => &SubmitTask,
-        Topic::GenerationPollDelay => &PollProvider,
-        Topic::GenerationCallback => &ApplyCallback,
-        Topic::AssetFetch | Topic::AssetFetchDelay => &FetchOutput,
-        Topic::AssetPostprocess | Topic::AssetPostprocessDelay => &ProcessMedia,
-        Topic::RenderExport | Topic::RenderExportDelay => &RenderExport,
-        Topic::BillingSettle => &SettleHold,
-        Topic::NotificationEvent => &Notify,
-        Topic::CompensationReconcileDelay => &Reconcile,
     }
 }
 
@@ -239,7 +222,7 @@ impl World {
             let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(self.store.pool()).await?;
             tokio::time::sleep((at - now).to_std().unwrap_or_default()).await;
         }
-        let manager = managers(message.topic);
+        let manager = manager_of(message.topic);
         let EventId(key) = message.key;
         let delivery = Delivery {
             group: manager.name(),

@@ -17,6 +17,7 @@ impl Outside {
     }
 
     async fn try_process(&self, key: &str, thumbnail_key: &str) -> Result<Processed, Processed> {
+        let not_now = |error| Processed::NotNow { cause: scratch_failed(&error) };
         let folder = tempfile::Builder::new().prefix("media-").tempdir_in(&self.scratch).map_err(not_now)?;
         let video = folder.path().join("video");
         let thumbnail = folder.path().join("thumbnail.jpg");
@@ -50,14 +51,15 @@ impl Outside {
         key: &str,
         limits: TransferLimits,
     ) -> Result<StoredObject, TransferError> {
-        let scratch = |error: std::io::Error| TransferError::Transient(format!("a scratch file: {}", error.kind()));
-        let file = tokio::fs::File::open(file).await.map_err(scratch)?;
+        let not_now = |error| TransferError::Transient(scratch_failed(&error));
+        let file = tokio::fs::File::open(file).await.map_err(not_now)?;
         self.objects.put(key, ReaderStream::new(file).boxed(), limits).await
     }
 }
 
-fn not_now(error: std::io::Error) -> Processed {
-    Processed::NotNow { cause: format!("a scratch file: {}", error.kind()) }
+/// Why there is no scratch file, without its path.
+pub(super) fn scratch_failed(error: &std::io::Error) -> String {
+    format!("a scratch file: {}", error.kind())
 }
 
 fn transfer(error: TransferError) -> Processed {

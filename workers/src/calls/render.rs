@@ -1,6 +1,7 @@
 //! Rendering an export of a stored video.
 
 use super::Outside;
+use super::media::scratch_failed;
 use crate::ports::{ExportSpec, MediaError, TransferError};
 use domain::outcome::Rendered;
 
@@ -13,7 +14,7 @@ impl Outside {
     }
 
     async fn try_render(&self, source_key: &str, key: &str, spec: ExportSpec) -> Result<Rendered, Rendered> {
-        let scratch = |error: std::io::Error| not_now(format!("a scratch file: {}", error.kind()));
+        let scratch = |error| not_now(scratch_failed(&error));
         let folder = tempfile::Builder::new().prefix("render-").tempdir_in(&self.scratch).map_err(scratch)?;
         let (source, rendered) = (folder.path().join("source"), folder.path().join("rendered.mp4"));
         self.download(source_key, &source).await.map_err(transfer)?;

@@ -99,7 +99,7 @@ pub fn orders() -> BoxedStrategy<Order> {
     let unusual = (tenant_ids(), 1_u32..=8, 1_i64..=30, prop::option::of(task_ids()));
     (task_ids(), works(), prop::option::weighted(0.1, unusual))
         .prop_map(|(task, work, unusual)| {
-            let usual = Order { work, ..order(task) };
+            let usual = Order { work, ..usual_order(task) };
             let Some((tenant, duration_seconds, price, retry_of)) = unusual else { return usual };
             let hold = Credits(price * i64::from(duration_seconds) * 6 / 5);
             let (account, price_per_second) = (AccountId::of(tenant), Credits(price));
@@ -108,8 +108,9 @@ pub fn orders() -> BoxedStrategy<Order> {
         .boxed()
 }
 
-/// The usual order of a task: 4 seconds at 25 credits each, with a fifth more held.
-fn order(task: TaskId) -> Order {
+/// The usual order of a task, to generate: 4 seconds at 25 credits each, with a fifth more held.
+#[must_use]
+pub fn usual_order(task: TaskId) -> Order {
     let tenant = TenantId(Uuid::from_u128(7));
     Order {
         task,

@@ -22,7 +22,7 @@ pub(super) mod task;
 
 pub use basics::{
     START, attempt_ids, credits, hostile_credits, hostile_text, hostile_timestamps, keys, orders, start, task_ids,
-    tenant_ids, timestamps, words, works,
+    tenant_ids, timestamps, usual_order, words, works,
 };
 pub use history::{History, Step, histories, sessions};
 pub use schedule::{Delivery, schedules};

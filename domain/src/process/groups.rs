@@ -1,13 +1,13 @@
-//! Which consumer group handles which kind of message: the process managers of the domain, as `messaging` subscribes them.
+//! Which process manager handles which messages: one for each consumer group, as `messaging` subscribes them.
 
-use domain::message::{Message, Topic};
-use domain::process::{
+use super::{
     ApplyCallback, FetchOutput, Notify, PollProvider, ProcessManager, ProcessMedia, Reconcile, RenderExport,
     SettleHold, SubmitTask,
 };
+use crate::message::Topic;
 
-/// Every group's process manager. A group is named by its place here.
-pub(crate) static GROUPS: [&dyn ProcessManager; 9] = [
+/// Every process manager. Its name is the logical name of its consumer group.
+pub static MANAGERS: [&dyn ProcessManager; 9] = [
     &SubmitTask,
     &PollProvider,
     &ApplyCallback,
@@ -19,9 +19,10 @@ pub(crate) static GROUPS: [&dyn ProcessManager; 9] = [
     &RenderExport,
 ];
 
-/// The group that a message goes to.
-pub(crate) const fn of(message: &Message) -> u8 {
-    match message.topic() {
+/// The place among [`MANAGERS`] of the one that a topic's messages are for.
+#[must_use]
+pub const fn manager_index(topic: Topic) -> usize {
+    match topic {
         Topic::GenerationSubmit | Topic::GenerationSubmitDelay => 0,
         Topic::GenerationPollDelay => 1,
         Topic::GenerationCallback => 2,
@@ -32,4 +33,10 @@ pub(crate) const fn of(message: &Message) -> u8 {
         Topic::CompensationReconcileDelay => 7,
         Topic::RenderExport | Topic::RenderExportDelay => 8,
     }
+}
+
+/// The process manager that a topic's messages are for.
+#[must_use]
+pub fn manager_of(topic: Topic) -> &'static dyn ProcessManager {
+    MANAGERS[manager_index(topic)]
 }
