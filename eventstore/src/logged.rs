@@ -1,0 +1,127 @@
+//! A row of the log, whole, and its canonical form: what proofs and archives are made of, and other programs read.
+
+use domain::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// An event as the log has it, every column. As JSON it is one object with these names; times are RFC 3339 in UTC with six
+/// digits of a second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, sqlx::FromRow)]
+#[serde(deny_unknown_fields)]
+pub struct LoggedEvent {
+    /// Its place in the log.
+    pub position: i64,
+    /// Its id, derived from its stream and version.
+    pub event_id: Uuid,
+    /// The kind of its stream: `task`, `attempt` or `account`.
+    pub category: String,
+    /// Its stream.
+    pub stream_id: Uuid,
+    /// Its place in the stream, from 1.
+    pub version: i64,
+    /// What happened, such as `task.queued`.
+    pub name: String,
+    /// The version of the body's schema.
+    pub schema_version: i16,
+    /// What was stored, in that version, not upcast.
+    pub body: Value,
+    /// Whose fact it is.
+    pub tenant_id: Uuid,
+    /// The request that started the chain.
+    pub correlation_id: Uuid,
+    /// The command or message that was handled.
+    pub causation_id: Uuid,
+    /// Who acted.
+    pub actor: String,
+    /// When, by the database's clock.
+    #[serde(with = "microseconds")]
+    pub recorded_at: Timestamp,
+}
+
+/// Reads the log after a position, up to one that may be read (see `readable_position()`), in order, at most `limit` events.
+pub(crate) async fn read_log(
+    connection: &mut PgConnection,
+    after: i64,
+    up_to: i64,
+    limit: i64,
+) -> Result<Vec<LoggedEvent>, sqlx::Error> {
+    sqlx::query_as(
+        "/* eventstore.read_log */
+         SELECT position, event_id, category, stream_id, version, name, schema_version, body, tenant_id, correlation_id,
+                causation_id, actor, recorded_at
+           FROM events WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3",
+    )
+    .bind(after)
+    .bind(up_to)
+    .bind(limit)
+    .fetch_all(connection)
+    .await
+}
+
+/// JSON in one way only: the members of an object in the order of their names' code points, no white space, and of the
+/// characters only `"`, `\` and those below U+0020 escaped. Any JSON writer that can sort its keys gives these bytes; numbers
+/// are whole in everything that the log holds.
+pub(crate) fn canonical(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    write(value, &mut bytes);
+    bytes
+}
+
+fn write(value: &Value, into: &mut Vec<u8>) {
+    match value {
+        Value::Object(members) => {
+            // Sorted here: whether a map keeps the order of insertion is decided by features of other crates.
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            separated(into, (b'{', b'}'), members, |(name, value), into| {
+                into.extend_from_slice(Value::from(name.as_str()).to_string().as_bytes());
+                into.push(b':');
+                write(value, into);
+            });
+        }
+        Value::Array(items) => separated(into, (b'[', b']'), items.iter().collect(), write),
+        plain => into.extend_from_slice(plain.to_string().as_bytes()),
+    }
+}
+
+fn separated<T>(into: &mut Vec<u8>, (open, close): (u8, u8), items: Vec<T>, each: impl Fn(T, &mut Vec<u8>)) {
+    into.push(open);
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            into.push(b',');
+        }
+        each(item, into);
+    }
+    into.push(close);
+}
+
+mod microseconds {
+    use chrono::{DateTime, SecondsFormat};
+    use domain::time::Timestamp;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Micros, true))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+        let text = String::deserialize(from)?;
+        DateTime::parse_from_rfc3339(&text).map(|at| at.to_utc()).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn canonical_json_is_sorted_and_dense_at_every_depth() {
+        let value = json!({"b": [1, {"z": null, "é": "a\"\\\n\u{1}é"}], "a": {"y": -2, "x": true}});
+        let expected = "{\"a\":{\"x\":true,\"y\":-2},\"b\":[1,{\"z\":null,\"é\":\"a\\\"\\\\\\n\\u0001é\"}]}";
+        assert_eq!(String::from_utf8_lossy(&canonical(&value)), expected);
+    }
+}
