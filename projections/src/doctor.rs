@@ -84,7 +84,7 @@ async fn look(pool: &PgPool, check: &Check, limits: Limits) -> Result<Finding, s
 
 async fn replayable(pool: &PgPool) -> Result<Finding, ProjectError> {
     let invariant = "replayable";
-    let tables = match rebuild::verify(pool).await {
+    let tables = match rebuild::verify(pool, |_| ()).await {
         Ok(tables) => tables,
         Err(ProjectError::Corrupt(fault)) => {
             return Ok(Finding { invariant, ok: false, detail: fault.to_string(), count: 1 });

@@ -90,6 +90,8 @@ async fn a_long_foreign_transaction_holds_nobody_up() -> Result<()> {
 async fn a_writer_that_hangs_is_named() -> Result<()> {
     on_database(|pool| async move {
         let mut hanging = pool.begin().await?;
+        sqlx::query("SET LOCAL application_name = 'a worker'").execute(&mut *hanging).await?;
+        // The log is empty: the sequence has not been called yet.
         append_grant(&mut hanging, Uuid::new_v4()).await?;
         let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *hanging).await?;
         let behind = Uuid::new_v4();
@@ -99,7 +101,9 @@ async fn a_writer_that_hangs_is_named() -> Result<()> {
         ensure!(projector.catch_up().await? == 0);
         tokio::time::sleep(Duration::from_millis(50)).await;
         let status = projection_status(&pool).await?;
-        ensure!(status.held_back_by == Some(pid), "{status:?} instead of {pid}");
+        let held_by = status.held_back_by.as_ref().context("nobody is named")?;
+        ensure!(held_by.pid == pid && held_by.application == "a worker", "{status:?} instead of {pid}");
+        ensure!(held_by.state == "idle in transaction" && held_by.seconds > 0.04, "{status:?}");
         ensure!(status.behind_events == 1 && status.behind_seconds > 0.04 && status.readable == 0, "{status:?}");
         hanging.commit().await?;
         ensure!(projector.catch_up().await? == 2);
