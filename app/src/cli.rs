@@ -134,7 +134,7 @@ pub enum DomainAction {
 pub enum ProjectAction {
     /// Keep folding.
     Run,
-    /// Fold everything anew, in one transaction.
+    /// Fold everything anew beside the live read models, and switch. Nothing stops meanwhile.
     Rebuild,
     /// Fold everything aside and compare; changes nothing.
     Verify,

@@ -6,7 +6,7 @@ use crate::cli::{
 use crate::client::{Client, submit};
 use crate::config::Settings;
 use crate::roles::{Role, run as run_roles};
-use crate::{demo, tokens};
+use crate::{demo, project, tokens};
 use anyhow::Context;
 use domain::aggregate::Refusal;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
@@ -14,7 +14,6 @@ use domain::money::Credits;
 use domain::process::{self, CaseKey, Turn};
 use eventstore::{Meta, Request, Store};
 use projections::doctor::Limits;
-use projections::rebuild::Progress;
 use std::io::IsTerminal;
 use std::time::Duration;
 use uuid::Uuid;
@@ -38,8 +37,14 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         Command::Project { action: None | Some(ProjectAction::Run) } => {
             with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Project]).await)
         }
-        Command::Project { action: Some(ProjectAction::Rebuild) } => runtime.block_on(rebuild(&load()?)),
-        Command::Project { action: Some(ProjectAction::Verify) } => runtime.block_on(verify(&load()?)),
+        Command::Project { action: Some(ProjectAction::Rebuild) } => {
+            let settings = load()?;
+            runtime.block_on(async { project::rebuild(&connect(&settings).await?).await })
+        }
+        Command::Project { action: Some(ProjectAction::Verify) } => {
+            let settings = load()?;
+            runtime.block_on(async { project::verify(&connect(&settings).await?).await })
+        }
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
         Command::Broker(args) => broker(&args),
@@ -218,26 +223,6 @@ async fn post(
     let posted = store.execute(&request, CaseKey::account(AccountId(tenant)), None, command).await?;
     println!("account {tenant} is at version {}", posted.version);
     store.close().await;
-    Ok(())
-}
-
-async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
-    let show = |it: Progress| println!("folded {} events, up to position {} of {}", it.events, it.position, it.up_to);
-    let done = projections::rebuild::rebuild(store.pool(), show).await?;
-    println!("the read models are rebuilt from {} events", done.events);
-    Ok(())
-}
-
-async fn verify(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
-    let tables = projections::rebuild::verify(store.pool()).await?;
-    for it in &tables {
-        let verdict = if it.is_equal() { "equal" } else { "DIFFERS" };
-        println!("{:<22} {:>8} rows  {verdict}  {}", it.table, it.rows, it.keys.join(", "));
-    }
-    let equal = tables.iter().all(projections::rebuild::Comparison::is_equal);
-    anyhow::ensure!(equal, "a read model is not what the events say: `aivideo project rebuild` makes it so");
     Ok(())
 }
 

@@ -20,11 +20,18 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     );
     let read = projection_status(store.pool()).await?;
     println!(
-        "read models  at position {} of {}, {} events and {:.1} s behind",
-        read.position, read.readable, read.behind_events, read.behind_seconds
+        "read models  at position {} of {}, {}{} events and {:.1} s behind",
+        read.position,
+        read.readable,
+        if read.is_reckoned() { "about " } else { "" },
+        read.behind_events,
+        read.behind_seconds
     );
-    if let Some(pid) = read.held_back_by {
-        println!("             held back by the open transaction of database session {pid}");
+    if let Some(it) = &read.held_back_by {
+        println!(
+            "             held back by database session {} ({:?}, {}), whose transaction is open for {:.1} s",
+            it.pid, it.application, it.state, it.seconds
+        );
     }
     if let Some(fault) = &read.fault {
         println!("             STOPPED at position {:?}: {fault}", read.fault_position);

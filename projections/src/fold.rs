@@ -96,10 +96,7 @@ pub(crate) async fn read(
 /// # Errors
 /// [`ProjectError::Corrupt`] names the first event that can not be folded. Nothing is stored then, what is before it included:
 /// whoever wants that folds it by itself.
-pub(crate) async fn fold(
-    connection: &mut PgConnection,
-    events: &[Recorded],
-) -> Result<BTreeSet<Uuid>, ProjectError> {
+pub(crate) async fn fold(connection: &mut PgConnection, events: &[Recorded]) -> Result<BTreeSet<Uuid>, ProjectError> {
     let mut known = Vec::with_capacity(events.len());
     let mut unreadable = None;
     for recorded in events {

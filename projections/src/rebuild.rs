@@ -91,11 +91,26 @@ pub async fn rebuild(pool: &PgPool, mut progress: impl FnMut(Progress) + Send) -
         (Ok(()), Ok(())) => {}
         // It is done all the same.
         (Ok(()), Err(error)) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the old read tables are left for the next rebuild");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the old read tables are left for the next rebuild"
+            );
         }
     }
     replay.end().await?;
     Ok(done)
+}
+
+/// Reads the log as a rebuild reads it, and folds nothing: how much of a rebuild is reading. For benchmarks. How many events.
+///
+/// # Errors
+/// The database can not be used.
+pub async fn read_only(pool: &PgPool) -> Result<u64, sqlx::Error> {
+    let mut replay = Replay::begin(pool).await?;
+    let (up_to, _) = projector::readable(&mut replay.writer).await?;
+    let events = replay.read_up_to(up_to).await?;
+    replay.end().await?;
+    Ok(events)
 }
 
 async fn lock_out_others(connection: &mut PgConnection) -> Result<(), RebuildError> {

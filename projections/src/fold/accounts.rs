@@ -148,13 +148,7 @@ fn sum(one: i64, other: i64) -> Result<i64, FoldCause> {
     one.checked_add(other).ok_or(FoldCause::OutOfRange)
 }
 
-fn open(
-    rows: &mut Rows,
-    at: At,
-    task: Uuid,
-    reserved: i64,
-    expires_at: Option<Timestamp>,
-) -> Result<(), FoldCause> {
+fn open(rows: &mut Rows, at: At, task: Uuid, reserved: i64, expires_at: Option<Timestamp>) -> Result<(), FoldCause> {
     if rows.holds.get(&task).is_some() {
         return Err(FoldCause::Repeated("read_holds_pkey".to_owned()));
     }
@@ -180,14 +174,7 @@ fn hold(rows: &mut Rows, at: At, task: Uuid, state: State) -> Option<&mut HoldRo
 }
 
 /// A hold is closed after its task has ended: then nothing is left for the task to wait for.
-fn close(
-    rows: &mut Rows,
-    at: At,
-    task: Uuid,
-    settled: i64,
-    released: i64,
-    state: State,
-) -> Result<(), FoldCause> {
+fn close(rows: &mut Rows, at: At, task: Uuid, settled: i64, released: i64, state: State) -> Result<(), FoldCause> {
     let row = hold(rows, at, task, State::Open).ok_or(FoldCause::Dangling("open hold"))?;
     row.settled = settled;
     row.released = released;

@@ -120,7 +120,9 @@ impl Rows {
             let Event::Task(it) = &event.event else { continue };
             match it {
                 task::Event::VideoStored { video, .. } => ids.extend([video.asset.0]),
-                task::Event::Succeeded { thumbnail: Some(_), .. } => ids.extend(self.thumbnails(events, event.at.stream)),
+                task::Event::Succeeded { thumbnail: Some(_), .. } => {
+                    ids.extend(self.thumbnails(events, event.at.stream))
+                }
                 task::Event::Succeeded { .. } | task::Event::VideoReady { .. } => {}
                 _ => continue,
             }
@@ -158,9 +160,7 @@ impl Rows {
         });
         let current = self.tasks.get(&task).and_then(|row| u32::try_from(row.attempt_no).ok());
         let mut ids = vec![AssetId::of_export(TaskId(task), "thumbnail").0];
-        ids.extend(
-            begun.chain(current).map(|number| AssetId::of(AttemptId::of(TaskId(task), number), "thumbnail").0),
-        );
+        ids.extend(begun.chain(current).map(|number| AssetId::of(AttemptId::of(TaskId(task), number), "thumbnail").0));
         ids
     }
 

@@ -48,10 +48,8 @@ impl Replay {
         let mut events = fold::read(&mut self.reader, self.done.position, up_to, BATCH).await?;
         while let Some(last) = events.last().map(|event| event.position) {
             let count = events.len() as u64;
-            let (next, folded) = tokio::join!(
-                fold::read(&mut self.reader, last, up_to, BATCH),
-                fold::fold(&mut self.writer, &events)
-            );
+            let (next, folded) =
+                tokio::join!(fold::read(&mut self.reader, last, up_to, BATCH), fold::fold(&mut self.writer, &events));
             folded?;
             events = next?;
             self.done.position = last;
@@ -61,6 +59,17 @@ impl Replay {
         // What is between the last event and that position was rolled back.
         self.done.position = up_to;
         Ok(())
+    }
+
+    /// Only reads, up to a position that may be read.
+    pub(super) async fn read_up_to(&mut self, up_to: i64) -> Result<u64, sqlx::Error> {
+        let (mut after, mut count) = (0, 0);
+        loop {
+            let events = fold::read(&mut self.reader, after, up_to, BATCH).await?;
+            let Some(last) = events.last() else { return Ok(count) };
+            after = last.position;
+            count += events.len() as u64;
+        }
     }
 
     pub(super) async fn end(self) -> Result<(), sqlx::Error> {

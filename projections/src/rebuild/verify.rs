@@ -38,10 +38,7 @@ impl Comparison {
 ///
 /// # Errors
 /// [`ProjectError`].
-pub async fn verify(
-    pool: &PgPool,
-    mut progress: impl FnMut(Progress) + Send,
-) -> Result<Vec<Comparison>, ProjectError> {
+pub async fn verify(pool: &PgPool, mut progress: impl FnMut(Progress) + Send) -> Result<Vec<Comparison>, ProjectError> {
     let mut replay = Replay::begin(pool).await?;
     // Locked before the transaction's snapshot is taken: it would not see the rows of tables that were switched in later.
     let begin = format!(
