@@ -1,7 +1,8 @@
 //! What each subcommand does.
 
 use crate::cli::{
-    BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction,
+    AuditAction, BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat,
+    TopicsAction,
 };
 use crate::client::{Client, submit};
 use crate::config::Settings;
@@ -40,6 +41,9 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         }
         Command::Project { action: Some(ProjectAction::Rebuild) } => runtime.block_on(rebuild(&load()?)),
         Command::Project { action: Some(ProjectAction::Verify) } => runtime.block_on(verify(&load()?)),
+        Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
+        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, key),
+        Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
         Command::Broker(args) => broker(&args),
@@ -244,7 +248,8 @@ async fn verify(settings: &Settings) -> anyhow::Result<()> {
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let store = connect(settings).await?;
     let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
-    let findings = projections::doctor::examine(store.pool(), limits).await?;
+    let mut findings = projections::doctor::examine(store.pool(), limits).await?;
+    findings.push(projections::doctor::tamper_evident(store.pool(), &settings.audit.trusted(), limits).await?);
     for it in &findings {
         println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);
     }

@@ -102,7 +102,8 @@ impl std::str::FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let key = bytes_of(text).and_then(|bytes| VerifyingKey::from_bytes(&bytes).ok());
-        key.map(Self).ok_or("a verification key is an Ed25519 public key, 32 bytes in base64; `aivideo audit seals` prints it")
+        key.map(Self)
+            .ok_or("a verification key is an Ed25519 public key, 32 bytes in base64; `aivideo audit seals` prints it")
     }
 }
 

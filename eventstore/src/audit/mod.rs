@@ -14,7 +14,7 @@ mod verify;
 pub use chain::{Hash, Place, StreamName, event_hash};
 pub use config::AuditConfig;
 pub use keys::{KeyId, PublicKey, Signature, SigningKey, TrustedKeys};
-pub use seal::{Seal, SealFormat, SignatureFault, SignedSeal};
+pub use seal::{Seal, SealFormat, SignatureFault, SignedSeal, Witness, WitnessFormat};
 pub use sealer::{SealError, SealStep, Sealer};
 pub use status::{SealStatus, latest_seals, seal_status};
 pub use verify::{Finding, Progress, Report, Scope, VerifyError, verify};

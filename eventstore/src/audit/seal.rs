@@ -74,6 +74,37 @@ pub struct SignedSeal {
     pub signature: Signature,
 }
 
+/// Which kind of file a witness is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WitnessFormat {
+    /// The first.
+    #[default]
+    #[serde(rename = "aivideo-witness-1")]
+    V1,
+}
+
+/// A seal that is kept elsewhere: it names everything that was sealed by then. It is what is exported, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Witness {
+    /// Always the same words.
+    pub format: WitnessFormat,
+    /// The seal and its signature.
+    pub sealed: SignedSeal,
+    /// Its digest, for people who compare by eye.
+    pub digest: Hash,
+}
+
+impl Witness {
+    /// The witness of a seal.
+    ///
+    /// # Errors
+    /// It can not be written as JSON.
+    pub fn of(sealed: SignedSeal) -> Result<Self, serde_json::Error> {
+        Ok(Self { format: WitnessFormat::V1, digest: sealed.seal.digest()?, sealed })
+    }
+}
+
 /// What is wrong with a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignatureFault {
@@ -150,10 +181,7 @@ pub(crate) async fn seals_after(
 }
 
 /// The seal that a position lies in.
-pub(crate) async fn seal_over(
-    connection: &mut PgConnection,
-    position: i64,
-) -> Result<Option<SignedSeal>, sqlx::Error> {
+pub(crate) async fn seal_over(connection: &mut PgConnection, position: i64) -> Result<Option<SignedSeal>, sqlx::Error> {
     sqlx::query_as(concat!(
         "/* audit.seal_over */ SELECT ",
         seal_columns!(),

@@ -212,7 +212,10 @@ fn log(seal: &Seal) {
 }
 
 async fn alone(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("/* audit.alone */ SELECT pg_try_advisory_xact_lock($1)").bind(SEALING).fetch_one(connection).await
+    sqlx::query_scalar("/* audit.alone */ SELECT pg_try_advisory_xact_lock($1)")
+        .bind(SEALING)
+        .fetch_one(connection)
+        .await
 }
 
 async fn readable(connection: &mut PgConnection) -> Result<(i64, Timestamp), sqlx::Error> {

@@ -139,6 +139,8 @@ impl Check {
                 self.checked.keys.push(public);
                 if !self.only {
                     self.trusted = self.checked.keys.iter().copied().collect();
+                } else if self.trusted.get(&public.id()).is_none() {
+                    self.flaw(format!("key {} is not the one to believe", public.id()));
                 }
             }
             Line::Seal(signed) => self.take_seal(signed),
@@ -189,9 +191,10 @@ impl Check {
         let Ok(hash) = event_hash(event, previous) else {
             return self.flaw(format!("event {place} can not be written as JSON"));
         };
-        let seal = self.seal.as_ref().map(|it| &it.seal).filter(|it| {
-            it.number == proof.seal && (it.first_position..=it.last_position).contains(&event.position)
-        });
+        let seal =
+            self.seal.as_ref().map(|it| &it.seal).filter(|it| {
+                it.number == proof.seal && (it.first_position..=it.last_position).contains(&event.position)
+            });
         let size = seal.and_then(|it| u64::try_from(it.events).ok());
         let root = size.and_then(|size| root_by_path(hash, proof.index, size, &proof.path));
         if root.is_none() || root != seal.map(|it| it.root) {

@@ -86,9 +86,13 @@ impl Finding {
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
-            Self::Changed { .. } | Self::HashChanged(_) | Self::IntervalChanged { .. } | Self::SealChanged(_) => "changed",
+            Self::Changed { .. } | Self::HashChanged(_) | Self::IntervalChanged { .. } | Self::SealChanged(_) => {
+                "changed"
+            }
             Self::Deleted(_) | Self::HashDeleted(_) | Self::SealDeleted(_) | Self::CutOff(_) => "deleted",
-            Self::Inserted(_) | Self::HashInserted(_) | Self::HashesUnsealed { .. } | Self::BeyondTheEnd(_) => "inserted",
+            Self::Inserted(_) | Self::HashInserted(_) | Self::HashesUnsealed { .. } | Self::BeyondTheEnd(_) => {
+                "inserted"
+            }
             Self::Reordered { .. } => "reordered",
             Self::OutOfSequence { .. } | Self::SealOutOfSequence(_) => "sequence",
             Self::UnknownKey { .. } | Self::ExportedForged(_) => "key",
@@ -141,13 +145,20 @@ impl fmt::Display for Finding {
             ),
             Self::SealDeleted(number) => write!(f, "seal {number} is gone"),
             Self::SealChanged(number) => write!(f, "seal {number} is not what its key has signed"),
-            Self::SealOutOfSequence(number) => write!(f, "seal {number} is signed, but does not follow the seal before it"),
+            Self::SealOutOfSequence(number) => {
+                write!(f, "seal {number} is signed, but does not follow the seal before it")
+            }
             Self::UnknownKey { number, key } => {
                 write!(f, "seal {number} is signed with key {key}, which is not among the verification keys")
             }
-            Self::CutOff(number) => write!(f, "seal {number} was exported and is not there: the log was cut off before it"),
+            Self::CutOff(number) => {
+                write!(f, "seal {number} was exported and is not there: the log was cut off before it")
+            }
             Self::Replaced(number) => {
-                write!(f, "seal {number} is another one than the exported: what it and those before it seal was replaced")
+                write!(
+                    f,
+                    "seal {number} is another one than the exported: what it and those before it seal was replaced"
+                )
             }
             Self::ExportedForged(number) => write!(f, "the exported seal {number} has no valid signature"),
         }

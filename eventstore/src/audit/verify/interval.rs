@@ -131,12 +131,8 @@ impl Interval {
         };
         let events_are_sealed = seal.is_some_and(|seal| is(&self.computed_root, seal));
         let hashes_are_sealed = seal.is_none_or(|seal| is(&self.stored_root, seal));
-        let mut judged = Judged {
-            findings: vec![],
-            missing: vec![],
-            corrections: vec![],
-            events: self.computed_root.size(),
-        };
+        let mut judged =
+            Judged { findings: vec![], missing: vec![], corrections: vec![], events: self.computed_root.size() };
         for misfit in self.misfits {
             judged.add(misfit, events_are_sealed);
         }

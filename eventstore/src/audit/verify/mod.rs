@@ -5,11 +5,11 @@ mod interval;
 
 pub use finding::Finding;
 
+use super::Hash;
 use super::chain::{HashRow, Link, Place, StreamName, links_before, read_hashes};
 use super::keys::{KeyId, TrustedKeys};
 use super::seal::{Seal, SignatureFault, SignedSeal, seals_after};
 use super::status::{SealStatus, seal_status};
-use super::Hash;
 use crate::logged::{LoggedEvent, read_log, read_log_at};
 use interval::Interval;
 use sqlx::pool::PoolConnection;
@@ -236,7 +236,8 @@ impl<P: FnMut(Progress) + Send> Verification<'_, P> {
     async fn page(&mut self, after: i64, up_to: i64) -> Result<(Vec<LoggedEvent>, Vec<HashRow>, i64), VerifyError> {
         let (mut events, events_end) = self.events(after, up_to).await?;
         let mut rows = read_hashes(&mut self.connection, after, up_to, PAGE).await?;
-        let rows_end = if rows.len() as i64 == PAGE { rows.last().map_or(up_to, |it| it.place.position) } else { up_to };
+        let rows_end =
+            if rows.len() as i64 == PAGE { rows.last().map_or(up_to, |it| it.place.position) } else { up_to };
         let end = events_end.min(rows_end);
         events.retain(|it| it.position <= end);
         rows.retain(|it| it.place.position <= end);
@@ -289,7 +290,9 @@ impl<P: FnMut(Progress) + Send> Verification<'_, P> {
     ) -> Result<(), VerifyError> {
         let mut new: HashMap<StreamName, Place> = HashMap::new();
         for place in events.iter().map(Place::of).filter(|it| !interval.knows(&it.stream)) {
-            new.entry(place.stream.clone()).or_insert(place);
+            // By the highest version: one that is out of its place may be the first to be met.
+            let highest = new.entry(place.stream.clone()).or_insert_with(|| place.clone());
+            highest.version = highest.version.max(place.version);
         }
         let mut links = links_before(&mut self.connection, &new.values().collect::<Vec<_>>(), before).await?;
         for stream in new.into_keys() {
@@ -359,7 +362,9 @@ impl<P: FnMut(Progress) + Send> Verification<'_, P> {
         let stored = seals_after(&mut self.connection, number.saturating_sub(1), 1).await?.pop();
         match stored.filter(|it| it.seal.number == number) {
             None => self.report.find(Finding::CutOff(number)),
-            Some(stored) if stored.seal.digest()? != signed.seal.digest()? => self.report.find(Finding::Replaced(number)),
+            Some(stored) if stored.seal.digest()? != signed.seal.digest()? => {
+                self.report.find(Finding::Replaced(number))
+            }
             Some(_) => {}
         }
         Ok(())
