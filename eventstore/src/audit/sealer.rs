@@ -112,7 +112,11 @@ impl Sealer {
                 }
                 Err(error) => {
                     faults += 1;
-                    tracing::error!(error = &error as &dyn std::error::Error, faults, "nothing is sealed");
+                    let fault = &error as &dyn std::error::Error;
+                    match &error {
+                        SealError::Database(_) => tracing::warn!(error = fault, faults, "the sealer waits"),
+                        _ => tracing::error!(error = fault, faults, "nothing is sealed"),
+                    }
                     FAULT_CAP.min(TICK * (1 << (faults - 1).min(5)))
                 }
             };

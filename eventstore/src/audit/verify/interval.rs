@@ -36,6 +36,8 @@ pub(super) struct Interval {
     stored_root: RootBuilder,
     computed_root: RootBuilder,
     misfits: Vec<Misfit>,
+    /// Misfits beyond those that are kept.
+    left_out: u64,
 }
 
 /// What an interval came to.
@@ -46,6 +48,7 @@ pub(super) struct Judged {
     /// Ends of chains that the tables do not tell as they were sealed.
     pub(super) corrections: Vec<(StreamName, Link)>,
     pub(super) events: u64,
+    pub(super) left_out: u64,
 }
 
 impl Interval {
@@ -113,6 +116,8 @@ impl Interval {
     fn keep(&mut self, misfit: Misfit) {
         if self.misfits.len() < KEPT {
             self.misfits.push(misfit);
+        } else {
+            self.left_out += 1;
         }
     }
 
@@ -131,8 +136,13 @@ impl Interval {
         };
         let events_are_sealed = seal.is_some_and(|seal| is(&self.computed_root, seal));
         let hashes_are_sealed = seal.is_none_or(|seal| is(&self.stored_root, seal));
-        let mut judged =
-            Judged { findings: vec![], missing: vec![], corrections: vec![], events: self.computed_root.size() };
+        let mut judged = Judged {
+            findings: vec![],
+            missing: vec![],
+            corrections: vec![],
+            events: self.computed_root.size(),
+            left_out: self.left_out,
+        };
         for misfit in self.misfits {
             judged.add(misfit, events_are_sealed);
         }

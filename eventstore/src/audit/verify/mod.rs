@@ -221,6 +221,7 @@ impl<P: FnMut(Progress) + Send> Verification<'_, P> {
         self.position = at;
         let judged = interval.judge(seal);
         self.report.events += judged.events;
+        self.report.left_out += judged.left_out;
         judged.findings.into_iter().for_each(|it| self.report.find(it));
         for (row, now) in judged.missing {
             let finding = self.look_for(row, now).await?;
