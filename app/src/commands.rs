@@ -1,7 +1,8 @@
 //! What each subcommand does.
 
 use crate::cli::{
-    BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction,
+    AuditAction, BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat,
+    TopicsAction,
 };
 use crate::client::{Client, submit};
 use crate::config::Settings;
@@ -45,6 +46,9 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             let settings = load()?;
             runtime.block_on(async { project::verify(&connect(&settings).await?).await })
         }
+        Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
+        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, key),
+        Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
         Command::Broker(args) => broker(&args),
@@ -229,7 +233,8 @@ async fn post(
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let store = connect(settings).await?;
     let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
-    let findings = projections::doctor::examine(store.pool(), limits).await?;
+    let mut findings = projections::doctor::examine(store.pool(), limits).await?;
+    findings.push(projections::doctor::tamper_evident(store.pool(), &settings.audit.trusted(), limits).await?);
     for it in &findings {
         println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);
     }
