@@ -63,6 +63,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Domain { action: DomainAction::Transitions { format } } => print_tables(format),
+        Command::Domain { action: DomainAction::Schemas { output } } => crate::schemas::publish(output.as_deref()),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod ready;
 pub mod roles;
+pub mod schemas;
 pub mod status;
 pub mod tokens;
 

@@ -101,6 +101,23 @@ macro_rules! stored_events {
         impl $event {
             /// Every stored name with its current version.
             pub const NAMES: &'static [(&'static str, i16)] = &[$(($name, $version)),+];
+
+            /// The JSON Schema of each event's body at its current version, with its stored name.
+            #[cfg(feature = "schema")]
+            pub(crate) fn schemas() -> Vec<(&'static str, i16, schemars::Schema)> {
+                vec![$(($name, $version, crate::schema::of::<body::$variant>())),+]
+            }
+        }
+
+        /// The events' bodies as they are read; what is written has the same fields.
+        mod body {
+            use super::*;
+            $(
+                $(#[$vdoc])*
+                #[derive(serde::Deserialize)]
+                #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+                pub(super) struct $variant { $($(#[$fdoc])* pub(super) $field: $type),* }
+            )+
         }
 
         impl crate::stored::StoredEvent for $event {
@@ -124,10 +141,8 @@ macro_rules! stored_events {
                 let version = stored.version;
                 match stored.name.as_str() {
                     $($name => {
-                        #[derive(serde::Deserialize)]
-                        struct Body { $($field: $type),* }
                         let body = crate::stored::upcast(stored, $version, $upcasters)?;
-                        let Body { $($field),* } = serde_json::from_value(body).map_err(|error| crate::stored::Unreadable::Body {
+                        let body::$variant { $($field),* } = serde_json::from_value(body).map_err(|error| crate::stored::Unreadable::Body {
                             name: $name.to_owned(),
                             version,
                             cause: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
