@@ -12,6 +12,7 @@ use domain::aggregate::Refusal;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
 use domain::money::Credits;
 use domain::process::{self, CaseKey, Turn};
+use eventstore::roles::Granted;
 use eventstore::{Meta, Request, Store};
 use projections::doctor::Limits;
 use projections::rebuild::Progress;
@@ -100,10 +101,25 @@ async fn connect(settings: &Settings) -> anyhow::Result<Store> {
     Ok(Store::open(settings.database()?, settings.policy.clone()).await?)
 }
 
+/// For what the service itself may not do: as the owner of the tables.
+async fn connect_as_owner(settings: &Settings) -> anyhow::Result<Store> {
+    Ok(Store::open(&settings.database()?.as_owner(), settings.policy.clone()).await?)
+}
+
 async fn migrate(settings: &Settings) -> anyhow::Result<()> {
-    let store = Store::connect(settings.database()?, settings.policy.clone()).await?;
+    let config = settings.database()?;
+    let store = Store::connect(&config.as_owner(), settings.policy.clone()).await?;
     store.migrate().await?;
     println!("the schema is up to date");
+    match store.grant(config).await? {
+        Granted::All => println!("{} and {} may do what they are for", config.service_role, config.reader_role),
+        Granted::Missing { what, run } => {
+            let remedy = format!("{what}: run this as an administrator, then `aivideo migrate` again:\n{run}");
+            // Without an owner apart, the one login there is can do everything.
+            anyhow::ensure!(config.owner_url.is_none(), remedy);
+            println!("{remedy}until then the service works as the owner of the tables");
+        }
+    }
     Ok(())
 }
 
@@ -223,7 +239,7 @@ async fn post(
 }
 
 async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
+    let store = connect_as_owner(settings).await?;
     let show = |it: Progress| println!("folded {} events, up to position {} of {}", it.events, it.position, it.up_to);
     let done = projections::rebuild::rebuild(store.pool(), show).await?;
     println!("the read models are rebuilt from {} events", done.events);
@@ -231,7 +247,7 @@ async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
 }
 
 async fn verify(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
+    let store = connect_as_owner(settings).await?;
     let tables = projections::rebuild::verify(store.pool()).await?;
     for it in &tables {
         let verdict = if it.is_equal() { "equal" } else { "DIFFERS" };
@@ -243,7 +259,8 @@ async fn verify(settings: &Settings) -> anyhow::Result<()> {
 }
 
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
+    // It folds the events into tables of its own, to compare.
+    let store = connect_as_owner(settings).await?;
     let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
     let findings = projections::doctor::examine(store.pool(), limits).await?;
     for it in &findings {
