@@ -57,8 +57,8 @@ type Grant = (&'static str, &'static str, &'static str);
 
 const ALL_ROWS: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// Every table. Facts are only added to; what is deleted is what is kept for a time only, and read models. Readers see neither prompts nor bodies of messages that nobody could read: those
-/// may hold anything.
+/// Every table. Facts are only added to; what may be deleted is what is kept for a time only, and read models. Readers see
+/// neither prompts nor bodies of messages that nobody could read: those may hold anything.
 const TABLES: &[Grant] = &[
     ("_sqlx_migrations", "SELECT", "SELECT"),
     ("events", "SELECT, INSERT", "SELECT"),
@@ -131,6 +131,7 @@ async fn granted(pool: &PgPool, roles: &Roles, login: Option<&str>) -> Result<Gr
     let mut tx = pool.begin().await?;
     // Two at once would change the same rows of the catalogue, and PostgreSQL refuses that.
     sqlx::query("/* roles.one_at_a_time */ SELECT pg_advisory_xact_lock(6::bigint << 56)").execute(&mut *tx).await?;
+    on_schema(&mut tx, roles).await?;
     on_tables(&mut tx, roles).await?;
     on_functions(&mut tx, roles).await?;
     tx.commit().await?;
@@ -195,6 +196,21 @@ async fn member(pool: &PgPool, service: &RoleName, login: &str) -> Result<bool, 
 async fn run(connection: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
     sqlx::query(AssertSqlSafe(format!("/* roles.grant */ {statement}"))).execute(connection).await?;
     Ok(())
+}
+
+/// In a database made before PostgreSQL 15 everybody may make tables and functions, which statements might then find first.
+async fn on_schema(connection: &mut PgConnection, roles: &Roles) -> Result<(), sqlx::Error> {
+    let Roles { service, reader } = roles;
+    let ours: Option<String> = sqlx::query_scalar(
+        "/* roles.schema */
+         SELECT quote_ident(nspname) FROM pg_namespace
+          WHERE oid = current_schema()::regnamespace AND pg_has_role(nspowner, 'USAGE')",
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(schema) = ours else { return Ok(()) };
+    run(connection, format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC, {service}, {reader}")).await?;
+    run(connection, format!("GRANT USAGE ON SCHEMA {schema} TO {service}, {reader}")).await
 }
 
 /// Relations of this schema that the current role owns; partitions are reached through their table only.
