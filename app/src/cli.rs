@@ -128,13 +128,19 @@ pub enum Command {
 }
 
 /// What to look at.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum DomainAction {
     /// Print the transition tables.
     Transitions {
         /// Format.
         #[arg(long, value_enum, default_value_t = TableFormat::Mermaid)]
         format: TableFormat,
+    },
+    /// Print the JSON Schemas of all events and messages, or write them as files.
+    Schemas {
+        /// Folder to write them to. Default: one JSON object with all of them is printed.
+        #[arg(long)]
+        output: Option<PathBuf>,
     },
 }
 

@@ -13,6 +13,7 @@ use domain::aggregate::Refusal;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
 use domain::money::Credits;
 use domain::process::{self, CaseKey, Turn};
+use eventstore::roles::Granted;
 use eventstore::{Meta, Request, Store};
 use projections::doctor::Limits;
 use std::io::IsTerminal;
@@ -40,7 +41,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         }
         Command::Project { action: Some(ProjectAction::Rebuild) } => {
             let settings = load()?;
-            runtime.block_on(async { project::rebuild(&connect(&settings).await?).await })
+            runtime.block_on(async { project::rebuild(&connect_as_owner(&settings).await?).await })
         }
         Command::Project { action: Some(ProjectAction::Verify) } => {
             let settings = load()?;
@@ -72,6 +73,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Domain { action: DomainAction::Transitions { format } } => print_tables(format),
+        Command::Domain { action: DomainAction::Schemas { output } } => crate::schemas::publish(output.as_deref()),
     }
 }
 
@@ -108,10 +110,25 @@ async fn connect(settings: &Settings) -> anyhow::Result<Store> {
     Ok(Store::open(settings.database()?, settings.policy.clone()).await?)
 }
 
+/// For what the service itself may not do: as the owner of the tables.
+async fn connect_as_owner(settings: &Settings) -> anyhow::Result<Store> {
+    Ok(Store::open(&settings.database()?.as_owner(), settings.policy.clone()).await?)
+}
+
 async fn migrate(settings: &Settings) -> anyhow::Result<()> {
-    let store = Store::connect(settings.database()?, settings.policy.clone()).await?;
+    let config = settings.database()?;
+    let store = Store::connect(&config.as_owner(), settings.policy.clone()).await?;
     store.migrate().await?;
     println!("the schema is up to date");
+    match store.grant(config).await? {
+        Granted::All => println!("{} and {} may do what they are for", config.service_role, config.reader_role),
+        Granted::Missing { what, run } => {
+            let remedy = format!("{what}: run this as an administrator, then `aivideo migrate` again:\n{run}");
+            // Without an owner apart, the one login there is can do everything.
+            anyhow::ensure!(config.owner_url.is_none(), remedy);
+            println!("{remedy}until then the service works as the owner of the tables");
+        }
+    }
     Ok(())
 }
 
@@ -231,7 +248,8 @@ async fn post(
 }
 
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
-    let store = connect(settings).await?;
+    // It folds the events into tables of its own, to compare.
+    let store = connect_as_owner(settings).await?;
     let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
     let mut findings = projections::doctor::examine(store.pool(), limits).await?;
     findings.push(projections::doctor::tamper_evident(store.pool(), &settings.audit.trusted(), limits).await?);

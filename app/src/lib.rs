@@ -11,6 +11,7 @@ pub mod demo;
 pub mod project;
 pub mod ready;
 pub mod roles;
+pub mod schemas;
 pub mod status;
 pub mod tokens;
 

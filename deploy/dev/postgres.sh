@@ -135,19 +135,28 @@ start_postgres() {
     create_role_and_database
 }
 
-# The role may create databases only where tests ask for it.
+# `aivideo` owns the tables and migrates; `aivideo_app` is the service's login, which may do what the service's group may. Only
+# where tests ask for it may the owner create databases, roles and replication slots: each test has a database of its own.
 create_role_and_database() {
-    local createdb=NOCREATEDB
-    [[ ${SETTING[DEV_POSTGRES_CREATEDB]:-} != yes ]] || createdb=CREATEDB
+    local may="NOCREATEDB NOCREATEROLE NOREPLICATION"
+    [[ ${SETTING[DEV_POSTGRES_CREATEDB]:-} != yes ]] || may="CREATEDB CREATEROLE REPLICATION"
     # Over standard input: arguments are visible to every user of the machine.
     postgres_superuser -d postgres >>"$STATE/logs/postgres.log" 2>&1 <<SQL ||
 SET log_min_duration_statement = -1;
 SET log_min_error_statement = 'panic';
 SELECT 'CREATE ROLE aivideo LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'aivideo') \\gexec
-ALTER ROLE aivideo $createdb PASSWORD '${SETTING[DEV_POSTGRES_PASSWORD]}';
+SELECT 'CREATE ROLE aivideo_app LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'aivideo_app') \\gexec
+ALTER ROLE aivideo $may PASSWORD '${SETTING[DEV_POSTGRES_PASSWORD]}';
+ALTER ROLE aivideo_app PASSWORD '${SETTING[DEV_POSTGRES_SERVICE_PASSWORD]}';
 SELECT 'CREATE DATABASE aivideo OWNER aivideo' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'aivideo') \\gexec
 SQL
-        fail_with_log postgres "The role and the database could not be created."
+        fail_with_log postgres "The roles and the database could not be created."
+    postgres_superuser -d postgres -v login=aivideo_app <"$REPO/deploy/postgres/roles.sql" >>"$STATE/logs/postgres.log" 2>&1 ||
+        fail_with_log postgres "The group roles could not be created."
+    if [[ ${SETTING[DEV_POSTGRES_CREATEDB]:-} == yes ]]; then
+        postgres_superuser -d postgres -c "GRANT aivideo_service, aivideo_reader TO aivideo WITH ADMIN OPTION" \
+            >>"$STATE/logs/postgres.log" 2>&1 || fail_with_log postgres "The tests' role could not be made a member."
+    fi
 }
 
 # SIGINT is PostgreSQL's fast shutdown: sessions end, data is written.

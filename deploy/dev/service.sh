@@ -37,6 +37,7 @@ choose_parts() {
 compose_settings() {
     local key api=127.0.0.1:${SETTING[DEV_SERVICE_PORT]} simulator=127.0.0.1:${SETTING[DEV_SIMULATOR_PORT]}
     keep_or_make DEV_POSTGRES_PASSWORD random_hex 24
+    keep_or_make DEV_POSTGRES_SERVICE_PASSWORD random_hex 24
     keep_or_make AIVIDEO_OBJECTS__LINK_SECRET random_hex 32
     keep_or_make AIVIDEO_API__TOKEN_SECRET random_hex 32
     keep_or_make AIVIDEO_PROVIDER__TOKEN random_hex 24
@@ -50,7 +51,11 @@ compose_settings() {
             AIVIDEO_*) unset "SETTING[$key]" ;;
         esac
     done
-    SETTING[AIVIDEO_DATABASE__URL]="postgres://aivideo:${SETTING[DEV_POSTGRES_PASSWORD]}@127.0.0.1:${SETTING[DEV_POSTGRES_PORT]}/aivideo"
+    SETTING[AIVIDEO_DATABASE__URL]="postgres://aivideo_app:${SETTING[DEV_POSTGRES_SERVICE_PASSWORD]}@127.0.0.1:${SETTING[DEV_POSTGRES_PORT]}/aivideo"
+    # Of a given database, only who gives it knows the owner.
+    if [[ ${SETTING[DEV_POSTGRES]} == own ]]; then
+        SETTING[AIVIDEO_DATABASE__OWNER_URL]="postgres://aivideo:${SETTING[DEV_POSTGRES_PASSWORD]}@127.0.0.1:${SETTING[DEV_POSTGRES_PORT]}/aivideo"
+    fi
     SETTING[AIVIDEO_BROKER__NAME_SERVER]=127.0.0.1:${SETTING[DEV_NAMESERVER_PORT]}
     SETTING[AIVIDEO_OBJECTS__KIND]=folder
     SETTING[AIVIDEO_OBJECTS__FOLDER]=$STATE/objects
@@ -114,7 +119,8 @@ start_simulator() {
 
 start_service() {
     export_settings
-    start_detached service "$BIN" dev
+    # The service needs no more than it may: the owner's password is not in its environment.
+    start_detached service env -u AIVIDEO_DATABASE__OWNER_URL "$BIN" dev
     wait_until service 90 "curl http://127.0.0.1:$(service_port)/ready lists what is missing" service_ready
     stamp >"$STATE/run/service.stamp"
 }

@@ -38,10 +38,11 @@ prepare_tests() {
 }
 
 start_test_database() {
-    # What is written here is deleted in an hour: durability would only cost time. Tests make databases of their own.
-    AIVIDEO_STATE=$TEST_ROOT/database DEV_POSTGRES_OPTIONS='-c fsync=off -c synchronous_commit=off -c full_page_writes=off' \
+    # What is written here is deleted in an hour: durability would only cost time. Tests make databases of their own, and slots.
+    AIVIDEO_STATE=$TEST_ROOT/database \
+        DEV_POSTGRES_OPTIONS='-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c wal_level=logical' \
         DEV_POSTGRES_CREATEDB=yes "$REPO/dev" up --only postgres
-    DATABASE_URL=$(AIVIDEO_STATE=$TEST_ROOT/database "$REPO/dev" env | sed -n 's/^AIVIDEO_DATABASE__URL=//p')
+    DATABASE_URL=$(AIVIDEO_STATE=$TEST_ROOT/database "$REPO/dev" env | sed -n 's/^AIVIDEO_DATABASE__OWNER_URL=//p')
     export DATABASE_URL
 }
 

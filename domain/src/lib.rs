@@ -10,6 +10,8 @@ pub mod money;
 pub mod mutant;
 pub mod outcome;
 pub mod process;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod stored;
 pub mod task;
 #[cfg(feature = "testkit")]

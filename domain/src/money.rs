@@ -5,6 +5,7 @@ use std::fmt;
 
 /// An amount of credits in minor units (1 credit = 100 units). Integer arithmetic only; overflow is refused, not wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Credits(pub i64);
 

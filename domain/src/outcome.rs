@@ -139,6 +139,7 @@ pub enum FaultClass {
 
 /// A stored object's facts, measured while its bytes went by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StoredObject {
     /// Key in the object store.
     pub key: String,
@@ -152,6 +153,7 @@ pub struct StoredObject {
 
 /// What a probe of a video said. Sizes are as displayed (rotation applied).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Probe {
     /// Length in milliseconds; `None` when the file does not say and it could not be computed.
     pub duration_millis: Option<u64>,

@@ -139,6 +139,23 @@ macro_rules! stored_events {
         impl $event {
             /// Every stored name with its current version.
             pub const NAMES: &'static [(&'static str, i16)] = &[$(($name, $version)),+];
+
+            /// The JSON Schema of each event's body at its current version, with its stored name.
+            #[cfg(feature = "schema")]
+            pub(crate) fn schemas() -> Vec<(&'static str, i16, schemars::Schema)> {
+                vec![$(($name, $version, crate::schema::of::<body::$variant>())),+]
+            }
+        }
+
+        /// The events' bodies as they are read; what is written has the same fields.
+        mod body {
+            use super::*;
+            $(
+                $(#[$vdoc])*
+                #[derive(serde::Deserialize)]
+                #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+                pub(super) struct $variant { $($(#[$fdoc])* pub(super) $field: $type),* }
+            )+
         }
 
         impl crate::stored::StoredEvent for $event {
@@ -165,9 +182,8 @@ macro_rules! stored_events {
             ) -> Result<Self, crate::stored::Unreadable> {
                 match name {
                     $($name => {
-                        #[derive(serde::Deserialize)]
-                        struct Fields { $($field: $type),* }
-                        let Fields { $($field),* } = crate::stored::fields($name, version, $version, $upcasters, body)?;
+                        let body::$variant { $($field),* } =
+                            crate::stored::fields($name, version, $version, $upcasters, body)?;
                         Ok(Self::$variant { $($field),* })
                     })+
                     other => Err(crate::stored::Unreadable::UnknownName(other.to_owned())),

@@ -1,6 +1,7 @@
 //! Opening the database: pool, migrations, and the refusal to run on a schema this build does not know.
 
 use crate::load::FoldCache;
+use crate::roles::{self, Granted, RoleName, Roles};
 use crate::wakeup::Ringer;
 use domain::process::Policy;
 use serde::Deserialize;
@@ -18,8 +19,18 @@ pub static MIGRATOR: Migrator = sqlx::migrate!("../migrations");
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatabaseConfig {
-    /// `postgres://user:password@host:port/database`. A secret: it is never printed.
+    /// `postgres://user:password@host:port/database`, as the service. A secret: it is never printed.
     pub url: String,
+    /// The same database as the owner of its tables, for `aivideo migrate` and for tools that need more than the service may.
+    /// A secret too. Without it, `url` is the owner's.
+    #[serde(default)]
+    pub owner_url: Option<String>,
+    /// The group role of the service's logins.
+    #[serde(default = "default_service")]
+    pub service_role: RoleName,
+    /// The group role of auditors and other programs.
+    #[serde(default = "default_reader")]
+    pub reader_role: RoleName,
     /// Most connections of this process.
     #[serde(default = "default_connections")]
     pub max_connections: u32,
@@ -32,10 +43,35 @@ impl std::fmt::Debug for DatabaseConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DatabaseConfig")
             .field("url", &"<secret>")
+            .field("owner_url", &self.owner_url.as_ref().map(|_| "<secret>"))
+            .field("service_role", &self.service_role)
+            .field("reader_role", &self.reader_role)
             .field("max_connections", &self.max_connections)
             .field("acquire_timeout_ms", &self.acquire_timeout_ms)
             .finish()
     }
+}
+
+impl DatabaseConfig {
+    /// The same, as the owner of the tables.
+    #[must_use]
+    pub fn as_owner(&self) -> Self {
+        Self { url: self.owner_url.clone().unwrap_or_else(|| self.url.clone()), ..self.clone() }
+    }
+
+    /// The group roles.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        Roles { service: self.service_role.clone(), reader: self.reader_role.clone() }
+    }
+}
+
+fn default_service() -> RoleName {
+    Roles::default().service
+}
+
+fn default_reader() -> RoleName {
+    Roles::default().reader
 }
 
 const fn default_connections() -> u32 {
@@ -58,6 +94,9 @@ pub enum OpenError {
     /// A migration failed.
     #[error("a migration failed; nothing of it is applied")]
     Migrate(#[source] sqlx::migrate::MigrateError),
+    /// The roles' rights could not be set.
+    #[error("what the database's roles may do could not be set; nothing of it is changed")]
+    Roles(#[source] sqlx::Error),
     /// The schema is older than this build.
     #[error("the schema lacks {missing} migrations of this build: run `aivideo migrate` first")]
     SchemaBehind {
@@ -123,6 +162,18 @@ impl Store {
     /// [`OpenError::Migrate`].
     pub async fn migrate(&self) -> Result<(), OpenError> {
         MIGRATOR.run(&self.pool).await.map_err(OpenError::Migrate)
+    }
+
+    /// Sees to the group roles and what they may do; `config` says what they are called, and who is the service. This store must
+    /// be the owner's.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`], [`OpenError::Roles`].
+    pub async fn grant(&self, config: &DatabaseConfig) -> Result<Granted, OpenError> {
+        let service: PgConnectOptions = config.url.parse().map_err(|_| OpenError::Url)?;
+        // An owner who is the service too needs no membership.
+        let login = config.owner_url.as_ref().map(|_| service.get_username());
+        roles::apply(&self.pool, &config.roles(), login).await
     }
 
     async fn check_schema(&self) -> Result<(), OpenError> {

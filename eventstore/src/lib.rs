@@ -13,6 +13,7 @@ mod load;
 mod logged;
 mod quarantine;
 mod request;
+pub mod roles;
 mod stall;
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -1,6 +1,7 @@
 //! A fresh database for each test, on the server that `DATABASE_URL` names. Only for tests.
 
-use crate::connect::{MIGRATOR, Store};
+use crate::connect::{MIGRATOR, OpenError, Store};
+use crate::roles::{self, Granted, Roles};
 use domain::process::Policy;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
@@ -23,11 +24,23 @@ pub enum TestkitError {
     /// A migration failed.
     #[error("a migration failed")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The roles' rights could not be set.
+    #[error(transparent)]
+    Roles(#[from] OpenError),
+    /// The roles could not be made.
+    #[error("{what}: run this as an administrator:\n{run}")]
+    NoRoles {
+        /// What is missing.
+        what: String,
+        /// SQL.
+        run: String,
+    },
 }
 
-/// A database of its own, with all migrations, dropped at the end.
+/// A database of its own, with all migrations, dropped at the end. The store on it may do what the service may, and no more.
 pub struct TestDatabase {
     store: Store,
+    owner: PgPool,
     name: String,
     server: PgConnectOptions,
 }
@@ -53,9 +66,11 @@ impl TestDatabase {
         // The name is made of hexadecimal digits above.
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
         admin.close().await?;
-        let pool = PgPoolOptions::new().max_connections(16).connect_with(server.clone().database(&name)).await?;
-        MIGRATOR.run(&pool).await?;
-        Ok(Self { store: Store::on(pool, policy), name, server })
+        let options = server.clone().database(&name);
+        let owner = PgPoolOptions::new().max_connections(8).connect_with(options.clone()).await?;
+        MIGRATOR.run(&owner).await?;
+        let service = in_role(&owner, options, &Roles::default()).await?;
+        Ok(Self { store: Store::on(service, policy), owner, name, server })
     }
 
     /// A store on it.
@@ -64,28 +79,47 @@ impl TestDatabase {
         &self.store
     }
 
-    /// The pool behind the store.
+    /// The pool behind the store: of sessions that may do what the service may.
     #[must_use]
     pub const fn pool(&self) -> &PgPool {
         self.store.pool()
     }
 
-    /// Runs statements that a test brings, such as to put rows where another part would, or to break something.
+    /// A pool of the tables' owner.
+    #[must_use]
+    pub const fn owner(&self) -> &PgPool {
+        &self.owner
+    }
+
+    /// Runs statements that a test brings, such as to put rows where another part would, or to break something. As the owner.
     ///
     /// # Errors
     /// [`TestkitError::Server`].
     pub async fn sql(&self, statements: &str) -> Result<(), TestkitError> {
-        sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(self.pool()).await?;
+        sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&self.owner).await?;
         Ok(())
     }
 
-    /// The one number that a query answers.
+    /// The one number that a query answers. As the owner.
     ///
     /// # Errors
     /// [`TestkitError::Server`].
     pub async fn count(&self, query: &str) -> Result<i64, TestkitError> {
-        Ok(sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(self.pool()).await?)
+        Ok(sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&self.owner).await?)
     }
+}
+
+/// Sets what the roles may do, and connects as the service: the same login, in the service's role.
+///
+/// # Errors
+/// [`TestkitError`].
+pub async fn in_role(owner: &PgPool, options: PgConnectOptions, names: &Roles) -> Result<PgPool, TestkitError> {
+    let login: String = sqlx::query_scalar("SELECT current_user::text").fetch_one(owner).await?;
+    if let Granted::Missing { what, run } = roles::apply(owner, names, Some(&login)).await? {
+        return Err(TestkitError::NoRoles { what, run });
+    }
+    let options = options.options([("role", names.service.to_string())]);
+    Ok(PgPoolOptions::new().max_connections(16).connect_with(options).await?)
 }
 
 impl Drop for TestDatabase {

@@ -58,7 +58,8 @@ impl Stack {
         let up = dev(&state, &extra, &arguments).await?;
         succeeded(&arguments, &up)?;
         let env = read_env(&state)?;
-        let url = env.get("AIVIDEO_DATABASE__URL").context("./dev env names no database")?;
+        // As the owner: a test puts rows where the service would not.
+        let url = env.get("AIVIDEO_DATABASE__OWNER_URL").context("./dev env names no owner of the database")?;
         let pool = PgPoolOptions::new()
             .max_connections(4)
             .test_before_acquire(true)

@@ -20,6 +20,7 @@ fn accepted_v2(mut body: Value) -> Value {
 
 /// How it became known that the provider has the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Heard {
     /// From the answer to the create call.

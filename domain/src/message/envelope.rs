@@ -11,6 +11,7 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The envelope of chapter 7.6.1. The field names are the wire format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Envelope {
     /// Idempotency key of the message: the same on every resend.
     pub event_id: EventId,

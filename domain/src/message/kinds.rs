@@ -127,6 +127,7 @@ pub enum Message {
 
 /// A message about a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskRef {
     /// The task.
     pub task_id: TaskId,
@@ -136,6 +137,7 @@ pub struct TaskRef {
 
 /// A message about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AttemptRef {
     /// The task.
     pub task_id: TaskId,
@@ -148,6 +150,7 @@ pub struct AttemptRef {
 
 /// A provider's callback about an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallbackRef {
     /// The task.
     pub task_id: TaskId,
@@ -274,6 +277,16 @@ impl Message {
             About::Task(it) => serde_json::to_value(it),
             About::Attempt(it) => serde_json::to_value(it),
             About::Callback(it) => serde_json::to_value(it),
+        }
+    }
+
+    /// The JSON Schema of its payload.
+    #[cfg(feature = "schema")]
+    pub(crate) fn payload_schema(&self) -> schemars::Schema {
+        match self.about() {
+            About::Task(_) => crate::schema::of::<TaskRef>(),
+            About::Attempt(_) => crate::schema::of::<AttemptRef>(),
+            About::Callback(_) => crate::schema::of::<CallbackRef>(),
         }
     }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a task failed: the class that statistics, refund rules and frontends go by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
     /// The content was refused, at submit or afterwards.

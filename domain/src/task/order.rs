@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// What was ordered: fixed when the task is submitted. The prompt is not here: it stays in the stored request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Order {
     /// The task.
     pub task: TaskId,
@@ -40,6 +41,7 @@ pub struct Order {
 
 /// The kinds of work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
     /// A provider makes a video.
@@ -57,6 +59,7 @@ pub enum Work {
 
 /// The file format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Container {
     /// MP4 that plays while it loads.
@@ -65,6 +68,7 @@ pub enum Container {
 
 /// What an export is to look like. The width follows from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExportSpec {
     /// The file format.
     pub container: Container,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// The stored video of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Video {
     /// Its asset id.
     pub asset: AssetId,

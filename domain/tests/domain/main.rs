@@ -11,6 +11,7 @@ mod people;
 mod process;
 mod properties;
 mod renders;
+mod schemas;
 mod support;
 mod tables;
 mod testkit;

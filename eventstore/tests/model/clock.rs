@@ -16,6 +16,8 @@ const CLOCK: &str = "
     CREATE TABLE clock.hand (at timestamptz NOT NULL);
     INSERT INTO clock.hand VALUES ('epoch');
     CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM clock.hand';
+    GRANT USAGE ON SCHEMA clock TO PUBLIC;
+    GRANT SELECT ON clock.hand TO PUBLIC;
     ALTER TABLE events DISABLE TRIGGER USER;";
 
 /// Every table that the store writes to on behalf of a command or a message.
@@ -61,7 +63,7 @@ impl Clocked {
     }
 
     pub async fn set(&self, now: Timestamp) -> Anyhow {
-        sqlx::query("UPDATE clock.hand SET at = $1").bind(now).execute(self.database.pool()).await?;
+        sqlx::query("UPDATE clock.hand SET at = $1").bind(now).execute(self.database.owner()).await?;
         Ok(())
     }
 

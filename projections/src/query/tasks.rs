@@ -74,7 +74,7 @@ impl FromRow<'_, PgRow> for TaskRow {
 }
 
 const SELECT: &str =
-    " SELECT task_id, tenant_id, version, state, provider, model, duration_seconds, input_assets, hold, charge,
+    "/* projections.tasks_where */ SELECT task_id, tenant_id, version, state, provider, model, duration_seconds, input_assets, hold, charge,
         attempt_no, error_class, error_code, error_message, review_reason, created_at, updated_at, finished_at
    FROM read_tasks WHERE ";
 

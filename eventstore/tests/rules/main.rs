@@ -1,0 +1,11 @@
+//! The rules of the database: who may do what, how migrations may change it, and how others follow the log.
+
+mod follow;
+mod lint;
+mod migrations;
+mod previous;
+mod roles;
+mod script;
+
+/// What tests of this crate return.
+pub type Anyhow<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
