@@ -10,6 +10,7 @@ pub mod money;
 pub mod mutant;
 pub mod outcome;
 pub mod process;
+pub mod snapshot;
 pub mod stored;
 pub mod task;
 #[cfg(feature = "testkit")]

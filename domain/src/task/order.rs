@@ -99,7 +99,7 @@ impl Order {
 }
 
 /// A task whose work is at an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Live {
     /// What was ordered.
     pub order: Order,
@@ -124,7 +124,7 @@ impl Live {
 }
 
 /// An export being rendered. [`Order::export`] makes it, so an order to generate never gets here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
     /// What was ordered.
     pub order: Order,
@@ -135,7 +135,8 @@ pub struct Export {
 }
 
 /// Who made a video.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Maker {
     /// An attempt at a provider.
     Attempt(Live),

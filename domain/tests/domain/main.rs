@@ -11,6 +11,7 @@ mod people;
 mod process;
 mod properties;
 mod renders;
+mod snapshots;
 mod support;
 mod tables;
 mod testkit;
