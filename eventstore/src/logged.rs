@@ -1,5 +1,6 @@
 //! A row of the log, whole, and its canonical form: what proofs and archives are made of, and other programs read.
 
+use domain::stored::Stored;
 use domain::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,6 +39,13 @@ pub struct LoggedEvent {
     /// When, by the database's clock.
     #[serde(with = "microseconds")]
     pub recorded_at: Timestamp,
+}
+
+impl LoggedEvent {
+    /// The parts that are folded.
+    pub(crate) fn stored(&self) -> Stored {
+        Stored { name: self.name.clone(), version: self.schema_version, body: self.body.clone() }
+    }
 }
 
 /// Reads the log after a position, up to one that may be read (see `readable_position()`), in order, at most `limit` events.

@@ -2,4 +2,7 @@
 
 mod consume;
 mod execute;
+mod history;
+mod log;
+mod snapshots;
 mod support;
