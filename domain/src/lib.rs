@@ -12,6 +12,7 @@ pub mod outcome;
 pub mod process;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod snapshot;
 pub mod stored;
 pub mod task;
 #[cfg(feature = "testkit")]

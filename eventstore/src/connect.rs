@@ -2,6 +2,7 @@
 
 use crate::load::FoldCache;
 use crate::roles::{self, Granted, RoleName, Roles};
+use crate::snapshot::Snapshots;
 use crate::wakeup::Ringer;
 use domain::process::Policy;
 use serde::Deserialize;
@@ -115,6 +116,7 @@ pub struct Store {
     pub(crate) policy: Arc<Policy>,
     pub(crate) cache: Arc<FoldCache>,
     pub(crate) ringer: Arc<Ringer>,
+    pub(crate) snapshots: Arc<Snapshots>,
 }
 
 impl Store {
@@ -142,8 +144,8 @@ impl Store {
     /// A store on an existing pool.
     #[must_use]
     pub fn on(pool: PgPool, policy: Policy) -> Self {
-        let ringer = Ringer::new(pool.clone());
-        Self { pool, policy: Arc::new(policy), cache: Arc::new(FoldCache::default()), ringer }
+        let (ringer, snapshots) = (Ringer::new(pool.clone()), Snapshots::new(pool.clone()));
+        Self { pool, policy: Arc::new(policy), cache: Arc::new(FoldCache::default()), ringer, snapshots }
     }
 
     /// Connects, and refuses a schema that this build was not made for.

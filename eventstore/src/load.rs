@@ -2,16 +2,45 @@
 //!
 //! Folded streams are kept in memory and only the events after the kept version are read. That is safe because a stored
 //! event never changes: the state at version n is the same whoever folds it. Only committed events get in, and each reading
-//! checks that the log still has the event that the kept state ends with.
+//! checks that the log still has the event that the kept state ends with. A stream that is not in memory begins at its snapshot,
+//! where it has one that can be used: the same rule, and the same check.
 
 use crate::error::StoreError;
+use crate::snapshot::{SnapshotRow, is_due};
 use crate::transaction::Tx;
 use domain::aggregate::Category;
 use domain::process::{Case, Folded, StreamId};
 use domain::stored::Stored;
 use sqlx::Row;
-use std::collections::HashMap;
+use sqlx::postgres::PgRow;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
+
+/// A folded stream, as it is kept in memory.
+#[derive(Clone, Debug)]
+struct Kept {
+    folded: Folded,
+    /// The version of the newest snapshot that is known of, or was asked for; 0 where there is none.
+    snapshot: i64,
+}
+
+impl Kept {
+    fn absent(category: Category) -> Self {
+        Self { folded: Folded::absent(category), snapshot: 0 }
+    }
+
+    const fn is_cold(&self) -> bool {
+        self.folded.version() == 0
+    }
+}
+
+/// What was read of one stream.
+#[derive(Debug, Default)]
+struct News {
+    snapshot: Option<SnapshotRow>,
+    /// From the version on that was kept or snapped, that one included.
+    events: Vec<(i64, Stored)>,
+}
 
 /// Folded streams by id, bounded: when it is full, the half that was used longest ago goes.
 #[derive(Debug, Default)]
@@ -21,38 +50,38 @@ pub(crate) struct FoldCache {
 
 #[derive(Debug, Default)]
 struct Inner {
-    folded: HashMap<StreamId, (u64, Folded)>,
+    kept: HashMap<StreamId, (u64, Kept)>,
     uses: u64,
 }
 
 const CACHED_STREAMS: usize = 20_000;
 
 impl FoldCache {
-    fn get(&self, stream: StreamId) -> Option<Folded> {
+    fn get(&self, stream: StreamId) -> Option<Kept> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.uses += 1;
         let now = inner.uses;
-        let (used, folded) = inner.folded.get_mut(&stream)?;
+        let (used, kept) = inner.kept.get_mut(&stream)?;
         *used = now;
-        Some(folded.clone())
+        Some(kept.clone())
     }
 
     fn forget(&self, stream: StreamId) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).folded.remove(&stream);
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).kept.remove(&stream);
     }
 
-    fn put(&self, stream: StreamId, folded: Folded) {
+    fn put(&self, stream: StreamId, kept: Kept) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.uses += 1;
         let now = inner.uses;
-        if inner.folded.len() >= CACHED_STREAMS {
-            let mut ages: Vec<u64> = inner.folded.values().map(|(used, _)| *used).collect();
+        if inner.kept.len() >= CACHED_STREAMS {
+            let mut ages: Vec<u64> = inner.kept.values().map(|(used, _)| *used).collect();
             let middle = ages.len() / 2;
             let (_, median, _) = ages.select_nth_unstable(middle);
             let median = *median;
-            inner.folded.retain(|_, (used, _)| *used > median);
+            inner.kept.retain(|_, (used, _)| *used > median);
         }
-        inner.folded.insert(stream, (now, folded));
+        inner.kept.insert(stream, (now, kept));
     }
 }
 
@@ -63,8 +92,9 @@ impl Tx<'_> {
     /// reason that never was.
     pub(crate) async fn load(&mut self, case: Case) -> Result<Case, StoreError> {
         let mut streams = self.foreseen(&case, &case.wants());
+        let mut distrusted = HashSet::new();
         loop {
-            let mut read: HashMap<StreamId, Folded> = self.fold(&streams).await?.into_iter().collect();
+            let Some(mut read) = self.fold(&streams, &mut distrusted).await? else { continue };
             let mut whole = case.clone();
             let missing = loop {
                 let wanted = whole.wants();
@@ -91,75 +121,137 @@ impl Tx<'_> {
         let mut guess = case.clone();
         for stream in wanted {
             let Some(kept) = self.store.cache.get(*stream) else { return streams };
-            guess.supply(*stream, kept);
+            guess.supply(*stream, kept.folded);
         }
         streams.extend(guess.wants());
         streams
     }
 
-    async fn fold(&mut self, streams: &[StreamId]) -> Result<Vec<(StreamId, Folded)>, StoreError> {
-        let kept: Vec<Folded> = streams
+    /// Reads and folds streams. `None`: a snapshot can not be used; its stream is among the distrusted now, and all is to be read
+    /// again, for it must be of one moment.
+    async fn fold(
+        &mut self,
+        streams: &[StreamId],
+        distrusted: &mut HashSet<StreamId>,
+    ) -> Result<Option<HashMap<StreamId, Folded>>, StoreError> {
+        let kept: Vec<Kept> = streams
             .iter()
-            .map(|stream| self.store.cache.get(*stream).unwrap_or_else(|| Folded::absent(stream.category)))
+            .map(|stream| self.store.cache.get(*stream).unwrap_or_else(|| Kept::absent(stream.category)))
             .collect();
-        let mut news = self.events_after(streams, &kept).await?;
-        let mut folded = Vec::with_capacity(streams.len());
+        let mut news = self.news(streams, &kept, distrusted).await?;
+        let mut folded = HashMap::with_capacity(streams.len());
         for (stream, kept) in streams.iter().zip(kept) {
-            let mut events = news.remove(stream).unwrap_or_default();
-            if kept.version() > 0 {
-                // The first row is the event that the kept state ends with. Without it the log is not the one that was
-                // folded (a restore, a standby that lacked it): nothing kept of this stream is to be believed.
-                if events.first().is_none_or(|(version, _)| *version != kept.version()) {
-                    self.store.cache.forget(*stream);
-                    return Err(StoreError::Race);
+            let News { snapshot, events } = news.remove(stream).unwrap_or_default();
+            let start = match snapshot.map(|it| it.open(*stream, events.first())) {
+                None => kept,
+                Some(Ok(state)) => {
+                    let start = Kept { snapshot: state.version(), folded: state };
+                    self.store.cache.put(*stream, start.clone());
+                    start
                 }
-                events.remove(0);
+                Some(Err(rejected)) => {
+                    self.store.snapshots.reject(*stream, rejected);
+                    distrusted.insert(*stream);
+                    return Ok(None);
+                }
+            };
+            folded.insert(*stream, self.continued(*stream, start, events)?);
+        }
+        Ok(Some(folded))
+    }
+
+    /// Folds what came after a state, and keeps the result.
+    fn continued(&self, stream: StreamId, start: Kept, mut events: Vec<(i64, Stored)>) -> Result<Folded, StoreError> {
+        let version = start.folded.version();
+        if version > 0 {
+            // The first row is the event that the state ends with. Without it the log is not the one that was folded (a restore,
+            // a standby that lacked it): nothing kept of this stream is to be believed.
+            if events.first().is_none_or(|(first, _)| *first != version) {
+                self.store.cache.forget(stream);
+                return Err(StoreError::Race);
             }
-            let changed = !events.is_empty();
-            let state = kept.fold(*stream, events)?;
-            if changed {
-                self.store.cache.put(*stream, state.clone());
-            }
-            folded.push((*stream, state));
+            events.remove(0);
+        }
+        let Some((newest, last)) = events.last() else { return Ok(start.folded) };
+        let last = is_due(*newest, start.snapshot).then(|| last.clone());
+        let folded = start.folded.fold(stream, events)?;
+        // Asked for counts as written: if it comes to nothing, the next one is due as much later.
+        let snapshot = if last.is_some() { folded.version() } else { start.snapshot };
+        self.store.cache.put(stream, Kept { folded: folded.clone(), snapshot });
+        if let Some(last) = last {
+            self.store.snapshots.offer(stream, folded.clone(), last);
         }
         Ok(folded)
     }
 
-    async fn events_after(
+    /// What came after the kept versions. Snapshots are looked for only where a stream is not kept at all.
+    async fn news(
         &mut self,
         streams: &[StreamId],
-        kept: &[Folded],
-    ) -> Result<HashMap<StreamId, Vec<(i64, Stored)>>, StoreError> {
-        let rows = sqlx::query(
-            "/* eventstore.load */
-             SELECT e.*
-               FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS wanted (category, stream_id, version)
-              CROSS JOIN LATERAL (
-                    SELECT category, stream_id, version, name, schema_version, body FROM events
-                     WHERE category = wanted.category AND stream_id = wanted.stream_id AND version >= wanted.version
-                     ORDER BY version LIMIT $4) AS e",
-        )
-        .bind(streams.iter().map(|it| it.category.name()).collect::<Vec<_>>())
-        .bind(streams.iter().map(|it| it.id).collect::<Vec<_>>())
-        .bind(kept.iter().map(Folded::version).collect::<Vec<_>>())
-        // No limit at all, in truth: one keeps the planner from turning the look-ups by index into a scan of the whole log,
-        // which it does when it plans while the log is small, and keeps for the connection's life.
-        .bind(i64::MAX)
-        .fetch_all(&mut *self.inner)
-        .await?;
-        let mut news: HashMap<StreamId, Vec<(i64, Stored)>> = HashMap::new();
-        for row in rows {
+        kept: &[Kept],
+        distrusted: &HashSet<StreamId>,
+    ) -> Result<HashMap<StreamId, News>, StoreError> {
+        let cold: Vec<bool> =
+            streams.iter().zip(kept).map(|(stream, kept)| kept.is_cold() && !distrusted.contains(stream)).collect();
+        let statement = if cold.contains(&true) { COLD } else { WARM };
+        let mut query = sqlx::query(statement)
+            .bind(streams.iter().map(|it| it.category.name()).collect::<Vec<_>>())
+            .bind(streams.iter().map(|it| it.id).collect::<Vec<_>>())
+            .bind(kept.iter().map(|it| it.folded.version()).collect::<Vec<_>>())
+            // No limit at all, in truth: one keeps the planner from turning the look-ups by index into a scan of the whole log,
+            // which it does when it plans while the log is small, and keeps for the connection's life.
+            .bind(i64::MAX);
+        if cold.contains(&true) {
+            query = query.bind(&cold);
+        }
+        let mut news: HashMap<StreamId, News> = HashMap::with_capacity(streams.len());
+        for row in query.fetch_all(&mut *self.inner).await? {
             let category: String = row.try_get("category")?;
             // The query asked for known categories only.
             let Some(category) = Category::parse(&category) else { continue };
             let stream = StreamId { category, id: row.try_get("stream_id")? };
-            let stored = Stored {
-                name: row.try_get("name")?,
-                version: row.try_get("schema_version")?,
-                body: row.try_get("body")?,
-            };
-            news.entry(stream).or_default().push((row.try_get("version")?, stored));
+            news.entry(stream).or_default().take(&row)?;
         }
         Ok(news)
     }
 }
+
+impl News {
+    fn take(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
+        let (version, schema, body) = (row.try_get("version")?, row.try_get("schema_version")?, row.try_get("body")?);
+        match row.try_get::<Option<String>, _>("name")? {
+            Some(name) => self.events.push((version, Stored { name, version: schema, body })),
+            None => {
+                let digest = row.try_get("digest")?;
+                self.snapshot = Some(SnapshotRow { version, shape: schema, digest, state: body });
+            }
+        }
+        Ok(())
+    }
+}
+
+const WARM: &str = "/* eventstore.load */
+    SELECT e.*
+      FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS wanted (category, stream_id, version)
+     CROSS JOIN LATERAL (
+           SELECT category, stream_id, version, name, schema_version, body FROM events
+            WHERE category = wanted.category AND stream_id = wanted.stream_id AND version >= wanted.version
+            ORDER BY version LIMIT $4) AS e";
+
+/// The same, from the snapshots on. A snapshot is a row without a name, before the events.
+const COLD: &str = "/* eventstore.load_cold */
+    WITH start AS MATERIALIZED (
+        SELECT wanted.category, wanted.stream_id, coalesce(s.version, wanted.version) AS version, s.shape, s.digest, s.state
+          FROM unnest($1::text[], $2::uuid[], $3::bigint[], $5::bool[]) AS wanted (category, stream_id, version, cold)
+          LEFT JOIN LATERAL (
+               SELECT version, shape, digest, state FROM snapshots
+                WHERE wanted.cold AND category = wanted.category AND stream_id = wanted.stream_id LIMIT $4) AS s ON true)
+    SELECT category, stream_id, version, NULL::text AS name, shape AS schema_version, state AS body, digest
+      FROM start WHERE digest IS NOT NULL
+     UNION ALL
+    SELECT e.*, NULL::bytea
+      FROM start
+     CROSS JOIN LATERAL (
+           SELECT category, stream_id, version, name, schema_version, body FROM events
+            WHERE category = start.category AND stream_id = start.stream_id AND version >= start.version
+            ORDER BY version LIMIT $4) AS e";

@@ -1,5 +1,6 @@
 //! A row of the log, whole, and its canonical form: what proofs and archives are made of, and other programs read.
 
+use domain::stored::Stored;
 use domain::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,6 +39,13 @@ pub struct LoggedEvent {
     /// When, by the database's clock.
     #[serde(with = "microseconds")]
     pub recorded_at: Timestamp,
+}
+
+impl LoggedEvent {
+    /// The parts that are folded.
+    pub(crate) fn stored(&self) -> Stored {
+        Stored { name: self.name.clone(), version: self.schema_version, body: self.body.clone() }
+    }
 }
 
 /// The columns of [`LoggedEvent`]. A time that no clock of ours can have shown is read as the nearest year that can be written:

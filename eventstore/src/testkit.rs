@@ -1,8 +1,10 @@
 //! A fresh database for each test, on the server that `DATABASE_URL` names. Only for tests.
 
 use crate::connect::{MIGRATOR, OpenError, Store};
+use crate::error::StoreError;
+use crate::history::{HistoryError, Moment, Past};
 use crate::roles::{self, Granted, Roles};
-use domain::process::Policy;
+use domain::process::{Case, CaseKey, Policy, StreamId};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
@@ -120,6 +122,26 @@ pub async fn in_role(owner: &PgPool, options: PgConnectOptions, names: &Roles) -
     }
     let options = options.options([("role", names.service.to_string())]);
     Ok(PgPoolOptions::new().max_connections(16).connect_with(options).await?)
+}
+
+impl Store {
+    /// Reads a case as a business transaction does, and nothing else. A store that has read nothing yet reads it cold.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn load_case(&self, key: CaseKey) -> Result<Case, StoreError> {
+        self.begin().await?.load(Case::begin(key)).await
+    }
+
+    /// Writes a snapshot of a stream at a version now, whether one is due or not.
+    ///
+    /// # Errors
+    /// [`HistoryError`]: there is no such version, or it is 0.
+    pub async fn write_snapshot(&self, stream: StreamId, version: i64) -> Result<(), HistoryError> {
+        let Past { folded, event, newest } = self.past(stream, Moment::Version(version)).await?;
+        let last = event.ok_or(HistoryError::NoSuchVersion { stream, version, newest })?;
+        Ok(self.snapshots.store(stream, &folded, &last.stored()).await?)
+    }
 }
 
 impl Drop for TestDatabase {

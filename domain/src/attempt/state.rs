@@ -3,9 +3,10 @@
 use crate::aggregate::named;
 use crate::id::{AttemptId, TaskId};
 use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// What is true of an attempt in every state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
     /// The task it is for.
     pub task: TaskId,
@@ -29,8 +30,9 @@ impl Core {
     }
 }
 
-/// An attempt, as far as its history goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An attempt, as far as its history goes. As JSON it is for people and for snapshots: see [`crate::snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Attempt {
     /// Nothing happened yet.
     Absent,
@@ -44,6 +46,7 @@ pub enum Attempt {
         give_up_at: Timestamp,
     },
     /// The answer was lost (`SUBMIT_UNKNOWN`): only a look-up, a callback or a late answer leaves this state.
+    #[serde(rename = "SUBMIT_UNKNOWN")]
     Unclear {
         /// The attempt.
         core: Core,

@@ -1,7 +1,7 @@
 //! What a command leads to.
 
 use super::transitions::{Command, HOLD_EXPIRED, KEY_TAKEN};
-use super::{Account, Charge, Event, Hold};
+use super::{Account, Charge, Event, Hold, Refund};
 use crate::aggregate::{Aggregate, Category, Decision, Misfit, NOT_FROM_THIS_STATE, Refusal};
 use crate::id::TaskId;
 use crate::money::Credits;
@@ -148,7 +148,7 @@ impl Account {
             return Err(self.refuse(command, NOT_FROM_THIS_STATE, "only what was charged is given back"));
         };
         match self.refunds.get(key) {
-            Some(known) if *known == (task, amount) => return Ok(Decision::AlreadySo),
+            Some(known) if *known == (Refund { task, amount }) => return Ok(Decision::AlreadySo),
             Some(_) => return Err(self.refuse(command, KEY_TAKEN, "the key stands for another refund")),
             None => {}
         }

@@ -1,6 +1,6 @@
 //! The state after an event. An event that would break the account's arithmetic, or repeats a key, is a corrupt history.
 
-use super::{Account, Charge, Event, Hold, Reserve};
+use super::{Account, Charge, Event, Hold, Refund, Reserve};
 use crate::id::TaskId;
 use crate::money::Credits;
 use crate::mutant::{self, Mutant};
@@ -62,6 +62,6 @@ impl Account {
         if mutant::on(Mutant::RefundTwice) {
             return Some(());
         }
-        self.refunds.insert(key.to_owned(), (task, amount)).is_none().then_some(())
+        self.refunds.insert(key.to_owned(), Refund { task, amount }).is_none().then_some(())
     }
 }

@@ -3,8 +3,12 @@
 //! Keys are never forgotten, so the map of a busy account grows for years, and every decision works on a clone of it. A shared
 //! `BTreeMap` would be copied whole at each posting. This is a trie over the hash of the key: a posting copies the few nodes on
 //! its way, and shares the rest.
+//!
+//! What came out of a snapshot is a sorted list under the trie: it is made in a fraction of the time, and never changes.
 
+use serde::{Serialize, Serializer};
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -23,12 +27,57 @@ enum Node<K, V> {
     Branch(Box<[Slot<K, V>; FAN_OUT]>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keyed<K, V>(Slot<K, V>);
+#[derive(Clone, Debug)]
+pub(super) struct Keyed<K, V> {
+    /// What came out of a snapshot, in the order of the keys.
+    base: Option<Arc<Vec<(K, V)>>>,
+    /// What was put in since. It goes over the base.
+    recent: Slot<K, V>,
+}
 
 impl<K, V> Default for Keyed<K, V> {
     fn default() -> Self {
-        Self(None)
+        Self { base: None, recent: None }
+    }
+}
+
+impl<K: Ord, V: PartialEq> PartialEq for Keyed<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.base, &other.base) {
+            (None, None) => self.recent == other.recent,
+            _ => self.sorted() == other.sorted(),
+        }
+    }
+}
+
+impl<K: Ord, V: Eq> Eq for Keyed<K, V> {}
+
+/// A map in the order of the keys.
+impl<K: Ord + Serialize, V: Serialize> Serialize for Keyed<K, V> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.sorted())
+    }
+}
+
+impl<K: Ord, V> Keyed<K, V> {
+    /// Takes entries in the order of their keys; `None` where they are not, or a key is there twice.
+    pub(super) fn from_sorted(entries: Vec<(K, V)>) -> Option<Self> {
+        entries.is_sorted_by(|one, next| one.0 < next.0).then(|| Self { base: Some(Arc::new(entries)), recent: None })
+    }
+
+    /// All entries, in the order of the keys.
+    pub(super) fn sorted(&self) -> BTreeMap<&K, &V> {
+        let mut all: BTreeMap<&K, &V> = self.base.iter().flat_map(|it| it.iter()).map(|(k, v)| (k, v)).collect();
+        collect(self.recent.as_ref(), &mut all);
+        all
+    }
+}
+
+fn collect<'a, K: Ord, V>(slot: Option<&'a Arc<Node<K, V>>>, all: &mut BTreeMap<&'a K, &'a V>) {
+    match slot.map(|it| &**it) {
+        None => {}
+        Some(Node::Leaf { entries, .. }) => all.extend(entries.iter().map(|(key, value)| (key, value))),
+        Some(Node::Branch(children)) => children.iter().for_each(|it| collect(it.as_ref(), all)),
     }
 }
 
@@ -37,7 +86,17 @@ impl<K: Ord + Hash + Clone, V: Clone> Keyed<K, V> {
     where
         K: Borrow<Q>,
     {
-        let (hash, mut shift, mut slot) = (hash(key), 0, &self.0);
+        self.get_recent(key).or_else(|| {
+            let base = self.base.as_ref()?;
+            base.binary_search_by(|entry| entry.0.borrow().cmp(key)).ok().map(|at| &base[at].1)
+        })
+    }
+
+    fn get_recent<Q: Ord + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let (hash, mut shift, mut slot) = (hash(key), 0, &self.recent);
         loop {
             match slot.as_deref()? {
                 Node::Branch(children) => slot = &children[place(hash, shift)],
@@ -50,7 +109,8 @@ impl<K: Ord + Hash + Clone, V: Clone> Keyed<K, V> {
 
     /// Puts a value in, and returns the one that was there.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        insert(&mut self.0, hash(&key), 0, key, value)
+        let before = self.base.as_ref().and_then(|_| self.get(&key)).cloned();
+        insert(&mut self.recent, hash(&key), 0, key, value).or(before)
     }
 }
 
@@ -120,6 +180,29 @@ mod tests {
         }
         assert_eq!(up, down);
         assert!((0..600).all(|n| up.get(&n) == plain.get(&n)));
+    }
+
+    #[test]
+    fn what_a_snapshot_brought_is_found_shadowed_and_listed_once() {
+        let mut plain = Keyed::default();
+        for n in 0_u32..100 {
+            plain.insert(n, n);
+        }
+        let even = (0_u32..50).map(|n| (n * 2, n * 2)).collect();
+        let mut map = Keyed::from_sorted(even).expect("they are in order");
+        assert_eq!((map.get(&4), map.get(&5)), (Some(&4), None));
+        assert_eq!((map.insert(4, 40), map.insert(4, 4), map.insert(5, 5)), (Some(4), Some(40), None));
+        assert_ne!(map, plain);
+        for n in (1..100).step_by(2) {
+            map.insert(n, n);
+        }
+        assert_eq!(map, plain);
+        assert_eq!(plain, map);
+        assert!(map.sorted().into_iter().eq(plain.sorted()));
+        assert_eq!(map.sorted().len(), 100);
+        for wrong in [vec![(2_u32, 0), (1, 0)], vec![(1, 0), (1, 0)]] {
+            assert!(Keyed::from_sorted(wrong).is_none());
+        }
     }
 
     /// Keys that all have one hash.

@@ -17,9 +17,10 @@ mod decide;
 mod event;
 mod evolve;
 mod keyed;
+mod snapshot;
 mod state;
 mod transitions;
 
 pub use event::{Event, UPCASTERS};
-pub use state::{Account, Charge, Hold, Reserve};
+pub use state::{Account, Charge, Hold, Refund, Reserve};
 pub use transitions::{Command, HOLD_EXPIRED, KEY_TAKEN, On, State, TRANSITIONS};

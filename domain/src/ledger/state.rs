@@ -5,9 +5,10 @@ use super::transitions::{Command, State};
 use crate::id::TaskId;
 use crate::money::Credits;
 use crate::time::Timestamp;
+use serde::Serialize;
 
 /// An open hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reserve {
     /// Set aside.
     pub amount: Credits,
@@ -16,7 +17,7 @@ pub struct Reserve {
 }
 
 /// A settled hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Charge {
     /// Charged.
     pub charged: Credits,
@@ -25,7 +26,8 @@ pub struct Charge {
 }
 
 /// What became of the credits set aside for a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Hold {
     /// Still set aside.
     Open(Reserve),
@@ -50,10 +52,20 @@ impl Hold {
     }
 }
 
+/// What was given back under one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Refund {
+    /// Whose charge it was taken from.
+    pub task: TaskId,
+    /// How much.
+    pub amount: Credits,
+}
+
 /// A credit account. An account with no history is an empty one: there is nothing to create.
 ///
-/// Clones share what they have in common: a folded account is kept in memory and cloned for each decision.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Clones share what they have in common: a folded account is kept in memory and cloned for each decision. As JSON it is for
+/// people; snapshots have a denser form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Account {
     /// Free to be held.
     pub available: Credits,
@@ -71,8 +83,8 @@ pub struct Account {
     pub(super) grants: Keyed<String, Credits>,
     /// Business keys of the adjustments, with their amounts.
     pub(super) adjustments: Keyed<String, Credits>,
-    /// Business keys of the refunds: of which charge, and how much.
-    pub(super) refunds: Keyed<String, (TaskId, Credits)>,
+    /// Business keys of the refunds.
+    pub(super) refunds: Keyed<String, Refund>,
     /// Holds by task, closed ones included: a second posting for the same task must be recognised for ever.
     pub(super) holds: Keyed<TaskId, Hold>,
 }

@@ -103,7 +103,7 @@ impl Order {
 }
 
 /// A task whose work is at an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Live {
     /// What was ordered.
     pub order: Order,
@@ -128,7 +128,7 @@ impl Live {
 }
 
 /// An export being rendered. [`Order::export`] makes it, so an order to generate never gets here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
     /// What was ordered.
     pub order: Order,
@@ -139,7 +139,8 @@ pub struct Export {
 }
 
 /// Who made a video.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Maker {
     /// An attempt at a provider.
     Attempt(Live),

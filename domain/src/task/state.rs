@@ -20,7 +20,7 @@ pub struct Video {
 }
 
 /// How work on media that is done here is getting on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tries {
     /// Since when there is this work to do.
     pub since: Timestamp,
@@ -54,8 +54,9 @@ impl Tries {
     }
 }
 
-/// A task, as far as its history goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A task, as far as its history goes. As JSON it is for people and for snapshots: see [`crate::snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Task {
     /// Nothing happened yet.
     Absent,

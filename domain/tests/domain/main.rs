@@ -12,6 +12,7 @@ mod process;
 mod properties;
 mod renders;
 mod schemas;
+mod snapshots;
 mod support;
 mod tables;
 mod testkit;

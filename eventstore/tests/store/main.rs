@@ -3,4 +3,7 @@
 mod audit;
 mod consume;
 mod execute;
+mod history;
+mod log;
+mod snapshots;
 mod support;
