@@ -1,10 +1,14 @@
 //! A fresh database for each test, on the server that `DATABASE_URL` names. Only for tests.
 
 use crate::connect::{MIGRATOR, Store};
-use domain::process::Policy;
+use crate::error::StoreError;
+use crate::load::FoldCache;
+use crate::logged::{LoggedEvent, read_log};
+use domain::process::{Case, CaseKey, Policy};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Why a test has no database.
@@ -23,6 +27,32 @@ pub enum TestkitError {
     /// A migration failed.
     #[error("a migration failed")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+}
+
+impl Store {
+    /// Reads a case as a process does that has met none of its streams before: nothing is kept in memory, before or after.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn load_cold(&self, key: CaseKey) -> Result<Case, StoreError> {
+        let stranger = Self { cache: Arc::new(FoldCache::default()), ..self.clone() };
+        let mut tx = stranger.begin().await?;
+        let case = tx.load(Case::begin(key)).await?;
+        tx.commit().await?;
+        Ok(case)
+    }
+
+    /// Reads the log after a position, as far as it may be read, at most `limit` events.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub async fn log_after(&self, after: i64, limit: i64) -> Result<Vec<LoggedEvent>, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        let up_to = sqlx::query_scalar("/* testkit.readable */ SELECT up_to FROM readable_position()")
+            .fetch_one(&mut *connection)
+            .await?;
+        Ok(read_log(&mut connection, after, up_to, limit).await?)
+    }
 }
 
 /// A database of its own, with all migrations, dropped at the end.
