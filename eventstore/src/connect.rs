@@ -6,9 +6,9 @@ use crate::snapshot::Snapshots;
 use crate::wakeup::Ringer;
 use domain::process::Policy;
 use serde::Deserialize;
-use sqlx::PgPool;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgPool};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,8 @@ fn default_service() -> RoleName {
 fn default_reader() -> RoleName {
     Roles::default().reader
 }
+/// How long after its last use a connection is taken to be alive.
+const TRUSTED: Duration = Duration::from_secs(1);
 
 const fn default_connections() -> u32 {
     24
@@ -135,6 +137,11 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
+            // A connection that was in use a moment ago is not asked whether it lives: that is a trip to the database.
+            .test_before_acquire(false)
+            .before_acquire(|connection, used| {
+                Box::pin(async move { Ok(used.idle_for < TRUSTED || connection.ping().await.is_ok()) })
+            })
             .connect_with(options)
             .await
             .map_err(OpenError::Connect)?;

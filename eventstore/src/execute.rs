@@ -109,7 +109,9 @@ impl Store {
     where
         F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
     {
-        let mut tx = self.begin().await?;
+        // A key's row and a request's are statements of their own, and locks need a transaction.
+        let one_statement = request.key.is_none() && submission.is_none() && !contended;
+        let mut tx = if one_statement { self.single().await? } else { self.begin().await? };
         if let Some(key) = &request.key
             && let Some(before) = tx.claim_key(request, key).await?
         {

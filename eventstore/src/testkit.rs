@@ -3,11 +3,14 @@
 use crate::connect::{MIGRATOR, OpenError, Store};
 use crate::error::StoreError;
 use crate::history::{HistoryError, Moment, Past};
+use crate::load::FoldCache;
+use crate::logged::{LoggedEvent, read_log};
 use crate::roles::{self, Granted, Roles};
 use domain::process::{Case, CaseKey, Policy, StreamId};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Why a test has no database.
@@ -37,6 +40,28 @@ pub enum TestkitError {
         /// SQL.
         run: String,
     },
+}
+
+impl Store {
+    /// Reads a case as a process does that has met none of its streams before: nothing is kept in memory, before or after.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn load_cold(&self, key: CaseKey) -> Result<Case, StoreError> {
+        Self { cache: Arc::new(FoldCache::default()), ..self.clone() }.load_case(key).await
+    }
+
+    /// Reads the log after a position, as far as it may be read, at most `limit` events.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub async fn log_after(&self, after: i64, limit: i64) -> Result<Vec<LoggedEvent>, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        let up_to = sqlx::query_scalar("/* testkit.readable */ SELECT up_to FROM readable_position()")
+            .fetch_one(&mut *connection)
+            .await?;
+        Ok(read_log(&mut connection, after, up_to, limit).await?)
+    }
 }
 
 /// A database of its own, with all migrations, dropped at the end. The store on it may do what the service may, and no more.

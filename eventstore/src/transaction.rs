@@ -4,26 +4,66 @@ use crate::connect::Store;
 use crate::error::StoreError;
 use domain::process::StreamId;
 use domain::time::Timestamp;
-use sqlx::{Postgres, Transaction};
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
+use std::ops::{Deref, DerefMut};
 
 pub(crate) struct Tx<'s> {
     pub(crate) store: &'s Store,
-    pub(crate) inner: Transaction<'s, Postgres>,
+    pub(crate) inner: Session,
     /// What readers are woken for after the commit: see [`crate::wakeup`].
     pub(crate) news: u8,
+}
+
+/// The connection of a business transaction.
+pub(crate) enum Session {
+    /// Between BEGIN and COMMIT.
+    Open(Transaction<'static, Postgres>),
+    /// Each statement is a transaction.
+    Single(PoolConnection<Postgres>),
+}
+
+impl Deref for Session {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        match self {
+            Self::Open(transaction) => transaction,
+            Self::Single(connection) => connection,
+        }
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Open(transaction) => transaction,
+            Self::Single(connection) => connection,
+        }
+    }
 }
 
 impl Store {
     /// Opens a transaction at READ COMMITTED: the streams' versions are what conflicts are found by.
     pub(crate) async fn begin(&self) -> Result<Tx<'_>, StoreError> {
-        Ok(Tx { store: self, inner: self.pool.begin().await?, news: 0 })
+        Ok(Tx { store: self, inner: Session::Open(self.pool.begin().await?), news: 0 })
+    }
+
+    /// For what reads, decides, and then writes by one statement, [`Tx::append`]: it commits by itself, and BEGIN and COMMIT
+    /// would be two more trips to the database around it. Nothing is lost by that: at READ COMMITTED, what is read is of its
+    /// statement's moment either way, and only the statement that writes finds out whether it still holds. Not for locks.
+    pub(crate) async fn single(&self) -> Result<Tx<'_>, StoreError> {
+        Ok(Tx { store: self, inner: Session::Single(self.pool.acquire().await?), news: 0 })
     }
 }
 
 impl Tx<'_> {
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let Self { store, inner, news } = self;
-        let committed = inner.commit().await;
+        let committed = match inner {
+            Session::Open(transaction) => transaction.commit().await,
+            Session::Single(_) => Ok(()),
+        };
         // Also where the answer was lost: it may have been committed.
         store.ringer.ring(news);
         Ok(committed?)

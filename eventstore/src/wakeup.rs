@@ -8,12 +8,16 @@
 use sqlx::PgPool;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Events were appended.
 pub(crate) const EVENTS: u8 = 1;
 /// Outbox rows were written.
 pub(crate) const OUTBOX: u8 = 2;
+/// Between two wake-ups: while many write, what is written meanwhile is told as one. Nobody reads faster than this, and without
+/// it one connection would do nothing but wake.
+const GAP: Duration = Duration::from_millis(2);
 
 /// Rings the bells of relays and projectors, in this process and in others.
 #[derive(Debug)]
@@ -50,6 +54,7 @@ impl Ringer {
             let news = self.due.swap(0, Ordering::SeqCst);
             if news != 0 {
                 self.notify(news).await;
+                tokio::time::sleep(GAP).await;
                 continue;
             }
             self.ringing.store(false, Ordering::SeqCst);

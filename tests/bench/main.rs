@@ -1,7 +1,6 @@
-//! Benchmarks: `./dev bench NAME`. Each prints a table for people and writes the same to `target/bench/NAME.json`.
+//! Benchmarks of the whole system: `./dev bench NAME`. Each prints a table for people and writes the same to `target/bench/NAME.json`.
 
 mod path;
-mod report;
 
 use std::process::ExitCode;
 

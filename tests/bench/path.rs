@@ -3,8 +3,8 @@
 //!
 //! The provider refuses the tasks: what is measured is our path, not ffmpeg.
 
-use crate::report::{Row, median, percentile, write};
 use anyhow::Context;
+use bench::report::{Row, median, percentile, write};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The table for people and the file for machines.
 
 use serde::Serialize;
+use std::path::Path;
 
 /// One measured row.
 #[derive(Serialize)]
@@ -45,8 +46,8 @@ pub fn write(name: &str, rows: &[Row]) -> anyhow::Result<()> {
             println!("    {}: {theirs:.2} {}, ratio {ratio:.2}", row.reference, row.unit);
         }
     }
-    let folder = tests::stack::repository().join("target/bench");
-    std::fs::create_dir_all(&folder)?;
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench"));
+    std::fs::create_dir_all(folder)?;
     let file = folder.join(format!("{name}.json"));
     std::fs::write(&file, serde_json::to_string_pretty(&Report { bench: name, machine, rows })?)?;
     println!("written to target/bench/{name}.json");

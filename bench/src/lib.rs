@@ -1,0 +1,3 @@
+//! What all benchmarks write: a table for people and a file for machines.
+
+pub mod report;
