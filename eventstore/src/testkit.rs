@@ -1,8 +1,15 @@
-//! A fresh database for each test, on the server that `DATABASE_URL` names. Only for tests.
+//! A fresh database for each test, on the server that `DATABASE_URL` names; a server that may be killed; a connection that
+//! breaks. Only for tests.
+
+mod proxy;
+mod server;
+
+pub use proxy::{FaultProxy, Reset};
+pub use server::OwnServer;
 
 use crate::connect::{MIGRATOR, Store};
 use domain::process::Policy;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
 use uuid::Uuid;
@@ -23,6 +30,15 @@ pub enum TestkitError {
     /// A migration failed.
     #[error("a migration failed")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A server of its own could not be made, killed or started again.
+    #[error("a PostgreSQL of the test's own does not work: {said}")]
+    Part {
+        /// What was said about it.
+        said: String,
+    },
+    /// The machine refused a process, a signal or a file.
+    #[error("the machine refused what a server of the test's own needs")]
+    Machine(#[from] std::io::Error),
 }
 
 /// A database of its own, with all migrations, dropped at the end.
@@ -47,7 +63,15 @@ impl TestDatabase {
     /// [`TestkitError`].
     pub async fn with_policy(policy: Policy) -> Result<Self, TestkitError> {
         let url = std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)?;
-        let server = PgConnectOptions::from_str(&url)?.disable_statement_logging();
+        Self::on(&url, policy).await
+    }
+
+    /// Makes one on another server, with these rules.
+    ///
+    /// # Errors
+    /// [`TestkitError`].
+    pub async fn on(url: &str, policy: Policy) -> Result<Self, TestkitError> {
+        let server = PgConnectOptions::from_str(url)?.disable_statement_logging();
         let name = format!("aivideo_test_{}", Uuid::new_v4().simple());
         let mut admin = server.connect().await?;
         // The name is made of hexadecimal digits above.
@@ -68,6 +92,29 @@ impl TestDatabase {
     #[must_use]
     pub const fn pool(&self) -> &PgPool {
         self.store.pool()
+    }
+
+    /// A pool of its own on this database, with other settings of its sessions: `(name, value)`.
+    ///
+    /// # Errors
+    /// [`TestkitError::Server`].
+    pub async fn another_pool(&self, connections: u32, settings: &[(&str, &str)]) -> Result<PgPool, TestkitError> {
+        let options = self.server.clone().database(&self.name).options(settings.iter().copied());
+        Ok(PgPoolOptions::new().max_connections(connections).connect_with(options).await?)
+    }
+
+    /// A pool whose connections go through a proxy. Nothing is connected yet.
+    #[must_use]
+    pub fn pool_through(&self, proxy: &FaultProxy, connections: u32) -> PgPool {
+        let options = self.server.clone().database(&self.name).host("127.0.0.1").port(proxy.port());
+        // What is encrypted can not be cut at a place of one's choice.
+        PgPoolOptions::new().max_connections(connections).connect_lazy_with(options.ssl_mode(PgSslMode::Disable))
+    }
+
+    /// The server's host and port.
+    #[must_use]
+    pub fn server(&self) -> (String, u16) {
+        (self.server.get_host().to_owned(), self.server.get_port())
     }
 
     /// Runs statements that a test brings, such as to put rows where another part would, or to break something.

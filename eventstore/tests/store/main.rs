@@ -2,4 +2,7 @@
 
 mod consume;
 mod execute;
+mod kill;
+mod resets;
 mod support;
+mod workload;
