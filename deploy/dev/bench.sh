@@ -29,7 +29,7 @@ build_store_bench() {
 start_bench_database() {
     [[ -z ${DATABASE_URL:-} ]] || return 0
     AIVIDEO_OWN_PARTS=1 AIVIDEO_STATE=$BENCH_ROOT/database DEV_POSTGRES_CREATEDB=yes "$REPO/dev" up --only postgres
-    DATABASE_URL=$(AIVIDEO_STATE=$BENCH_ROOT/database "$REPO/dev" env | sed -n 's/^AIVIDEO_DATABASE__URL=//p')
+    DATABASE_URL=$(AIVIDEO_STATE=$BENCH_ROOT/database "$REPO/dev" env | sed -n 's/^AIVIDEO_DATABASE__OWNER_URL=//p')
     export DATABASE_URL
 }
 

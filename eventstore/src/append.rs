@@ -4,6 +4,7 @@
 use crate::error::StoreError;
 use crate::transaction::Tx;
 use crate::wakeup;
+use chrono::TimeDelta;
 use domain::id::{CausationId, CorrelationId, TenantId, derived};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
@@ -25,6 +26,10 @@ pub struct Meta {
     /// Trace id, 32 hex digits.
     pub trace: String,
 }
+
+/// How long a wake-up that came before its time is kept before it is handed to the broker again, at most. Whoever delivered it has
+/// another clock than the database, and would bring it back at once, again and again until the clocks agree.
+const EARLY_AGAIN: TimeDelta = TimeDelta::seconds(30);
 
 /// The id of an event: the same however often the step that records it is repeated.
 fn event_id(stream: StreamId, version: i64) -> Uuid {
@@ -53,6 +58,7 @@ struct OutboxColumns {
     tag: Vec<&'static str>,
     payload: Vec<serde_json::Value>,
     deliver_at: Vec<Option<Timestamp>>,
+    available_at: Vec<Timestamp>,
 }
 
 /// What a turn came to, ready to be written.
@@ -76,7 +82,7 @@ impl Writes {
         }
         let mut outbox = OutboxColumns::default();
         for announcement in &turn.announcements {
-            outbox.push(announcement, meta)?;
+            outbox.push(announcement, meta, turn.now)?;
         }
         Ok(Self { events, outbox, notices: turn.notices })
     }
@@ -116,12 +122,15 @@ impl EventColumns {
 }
 
 impl OutboxColumns {
-    fn push(&mut self, announcement: &Announcement, meta: &Meta) -> Result<(), StoreError> {
+    fn push(&mut self, announcement: &Announcement, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
         let message = &announcement.message;
         let event_type = message.event_type();
-        let id = match announcement.origin {
-            Origin::Event { stream, version } => derived("message", event_id(stream, version), event_type),
-            Origin::Rearmed => derived("rearmed", meta.causation.0, event_type),
+        let (id, available_at) = match announcement.origin {
+            Origin::Event { stream, version } => (derived("message", event_id(stream, version), event_type), now),
+            Origin::Rearmed => {
+                let kept = announcement.deliver_at.map_or(now, |due| due.min(now + EARLY_AGAIN));
+                (derived("rearmed", meta.causation.0, event_type), kept)
+            }
         };
         self.event_id.push(id);
         self.aggregate_type.push("task");
@@ -132,6 +141,7 @@ impl OutboxColumns {
         self.tag.push(message.tag());
         self.payload.push(message.payload()?);
         self.deliver_at.push(announcement.deliver_at);
+        self.available_at.push(available_at);
         Ok(())
     }
 }
@@ -172,11 +182,11 @@ impl Tx<'_> {
                                             payload, deliver_at, tenant_id, trace_id, correlation_id, causation_id,
                                             occurred_at, available_at)
                  SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
-                        $8, $22, $9, $10, $12, $12
+                        $8, $22, $9, $10, $12, available_at
                    FROM unnest($13::uuid[], $14::text[], $15::uuid[], $16::text[], $17::smallint[], $18::text[],
-                               $19::text[], $20::jsonb[], $21::timestamptz[])
+                               $19::text[], $20::jsonb[], $21::timestamptz[], $31::timestamptz[])
                         WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
-                                              payload, deliver_at, ord)
+                                              payload, deliver_at, available_at, ord)
                   ORDER BY ord),
              noticed AS (
                  INSERT INTO notifications (task_id, task_version, tenant_id, state)
@@ -215,6 +225,7 @@ impl Tx<'_> {
         .bind(closing.map(|it| it.event_id))
         .bind(closing.map(|it| it.code))
         .bind(closing.and_then(|it| it.detail.as_deref()))
+        .bind(&outbox.available_at)
         .execute(&mut *self.inner)
         .await?;
         self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };
@@ -236,7 +247,7 @@ impl Tx<'_> {
             message: message.clone(),
             deliver_at: message.topic().is_delayed().then_some(now),
         };
-        writes.outbox.push(&announcement, meta)?;
+        writes.outbox.push(&announcement, meta, now)?;
         writes.outbox.event_id = vec![id];
         self.append(&writes, meta, now, None).await
     }

@@ -45,6 +45,8 @@ const ROUNDS: u32 = 12;
 const RECORD_TRIES: u32 = 12;
 /// How often a message about a history that can not be folded comes again before it is parked.
 const PATIENCE_WITH_CORRUPT: u32 = 3;
+/// How long a trace id is.
+const TRACE_DIGITS: usize = 32;
 /// The most steps one message may take. A manager that asks for more goes in circles.
 const STEPS: u32 = 16;
 
@@ -245,7 +247,8 @@ impl Handling<'_> {
             correlation: self.envelope.correlation_id,
             causation: CausationId(self.envelope.event_id.0),
             actor: self.manager.name().to_owned(),
-            trace: self.envelope.trace_id.clone(),
+            // What is no trace id is not handed on: a message that carries it along may grow too large to be sent.
+            trace: self.envelope.trace_id.chars().take(TRACE_DIGITS).collect(),
         }
     }
 

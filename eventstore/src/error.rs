@@ -20,6 +20,33 @@ pub enum StoreError {
     Encode(#[from] serde_json::Error),
 }
 
+impl StoreError {
+    /// Whether the same may work a moment later: a lost race, a database that restarts, a connection that broke, a session or a
+    /// statement that took too long. Whether it was done is not known then: ask again with the same key.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Race => true,
+            Self::Database(error) => is_passing(error),
+            Self::Corrupt(_) | Self::Encode(_) => false,
+        }
+    }
+}
+
+/// Whether a fault of the database is one that passes: see [`StoreError::is_passing`]. For readers, who have no other faults.
+#[must_use]
+pub fn is_passing(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => true,
+        sqlx::Error::Database(fault) => {
+            let code = fault.code().unwrap_or_default();
+            // Connection faults; another try asked for; too few resources; ended or still starting; too long.
+            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)) || matches!(&*code, "25P03" | "55P03")
+        }
+        _ => false,
+    }
+}
+
 /// The constraint that decides who wins a version.
 const VERSION_CONSTRAINT: &str = "events_stream_version";
 

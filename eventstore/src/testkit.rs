@@ -1,4 +1,11 @@
-//! A fresh database for each test, on the server that `DATABASE_URL` names. Only for tests.
+//! A fresh database for each test, on the server that `DATABASE_URL` names; a server that may be killed; a connection that
+//! breaks. Only for tests.
+
+mod proxy;
+mod server;
+
+pub use proxy::{FaultProxy, Reset};
+pub use server::OwnServer;
 
 use crate::connect::{MIGRATOR, OpenError, Store};
 use crate::error::StoreError;
@@ -7,7 +14,7 @@ use crate::load::FoldCache;
 use crate::logged::{LoggedEvent, read_log};
 use crate::roles::{self, Granted, Roles};
 use domain::process::{Case, CaseKey, Policy, StreamId};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -40,6 +47,15 @@ pub enum TestkitError {
         /// SQL.
         run: String,
     },
+    /// A server of its own could not be made, killed or started again.
+    #[error("a PostgreSQL of the test's own does not work: {said}")]
+    Part {
+        /// What was said about it.
+        said: String,
+    },
+    /// The machine refused a process, a signal or a file.
+    #[error("the machine refused what a server of the test's own needs")]
+    Machine(#[from] std::io::Error),
 }
 
 impl Store {
@@ -87,7 +103,15 @@ impl TestDatabase {
     /// [`TestkitError`].
     pub async fn with_policy(policy: Policy) -> Result<Self, TestkitError> {
         let url = std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)?;
-        let server = PgConnectOptions::from_str(&url)?.disable_statement_logging();
+        Self::on(&url, policy).await
+    }
+
+    /// Makes one on another server, with these rules.
+    ///
+    /// # Errors
+    /// [`TestkitError`].
+    pub async fn on(url: &str, policy: Policy) -> Result<Self, TestkitError> {
+        let server = PgConnectOptions::from_str(url)?.disable_statement_logging();
         let name = format!("aivideo_test_{}", Uuid::new_v4().simple());
         let mut admin = server.connect().await?;
         // The name is made of hexadecimal digits above.
@@ -118,6 +142,29 @@ impl TestDatabase {
         &self.owner
     }
 
+    /// A pool of its own on this database, with other settings of its sessions: `(name, value)`.
+    ///
+    /// # Errors
+    /// [`TestkitError::Server`].
+    pub async fn another_pool(&self, connections: u32, settings: &[(&str, &str)]) -> Result<PgPool, TestkitError> {
+        let options = as_service(self.server.clone().database(&self.name)).options(settings.iter().copied());
+        Ok(PgPoolOptions::new().max_connections(connections).connect_with(options).await?)
+    }
+
+    /// A pool whose connections go through a proxy. Nothing is connected yet.
+    #[must_use]
+    pub fn pool_through(&self, proxy: &FaultProxy, connections: u32) -> PgPool {
+        let options = as_service(self.server.clone().database(&self.name)).host("127.0.0.1").port(proxy.port());
+        // What is encrypted can not be cut at a place of one's choice.
+        PgPoolOptions::new().max_connections(connections).connect_lazy_with(options.ssl_mode(PgSslMode::Disable))
+    }
+
+    /// The server's host and port.
+    #[must_use]
+    pub fn server(&self) -> (String, u16) {
+        (self.server.get_host().to_owned(), self.server.get_port())
+    }
+
     /// Runs statements that a test brings, such as to put rows where another part would, or to break something. As the owner.
     ///
     /// # Errors
@@ -134,6 +181,11 @@ impl TestDatabase {
     pub async fn count(&self, query: &str) -> Result<i64, TestkitError> {
         Ok(sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&self.owner).await?)
     }
+}
+
+/// The same login, in the role that [`TestDatabase`] gave its service.
+fn as_service(options: PgConnectOptions) -> PgConnectOptions {
+    options.options([("role", Roles::default().service.to_string())])
 }
 
 /// Sets what the roles may do, and connects as the service: the same login, in the service's role.

@@ -2,8 +2,13 @@
 
 mod audit;
 mod consume;
+mod contention;
 mod execute;
 mod history;
 mod log;
 mod snapshots;
+mod kill;
+mod pool;
+mod resets;
 mod support;
+mod workload;

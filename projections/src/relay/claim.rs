@@ -80,7 +80,7 @@ impl Claimed {
 
 /// Claims up to `limit` rows that are due, at most one of each aggregate: the one whose turn it is. An earlier row of the same
 /// aggregate holds the others back whether it is leased, backing off or waiting; a parked one does not, and neither does one
-/// that is kept for a delivery days ahead: its place is given by that time.
+/// that is for later: its place is given by its time of delivery.
 ///
 /// The first of an aggregate is asked for row by row, with a limit: as an anti-join it becomes a scan of all that is pending for
 /// each row. A claim need not be on disk before it counts: if the database crashes, the row is simply claimed again.
@@ -94,7 +94,7 @@ pub(super) async fn claim(pool: &PgPool, limit: usize, lease: Duration) -> Resul
                 AND o.id <= coalesce(
                     (SELECT e.id FROM outbox_events e
                       WHERE e.aggregate_id = o.aggregate_id AND e.published_at IS NULL AND e.parked_at IS NULL
-                        AND (e.deliver_at IS NULL OR e.deliver_at <= statement_timestamp() + interval '2 days')
+                        AND (e.deliver_at IS NULL OR e.deliver_at <= statement_timestamp())
                       ORDER BY e.id LIMIT 1), o.id)
               ORDER BY o.available_at, o.id
               LIMIT $1

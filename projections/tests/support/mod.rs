@@ -28,17 +28,28 @@ where
         "these tests need a PostgreSQL 15 or newer: run `./dev test`, which starts one, or set DATABASE_URL to a role that \
          may create databases",
     )?;
-    let options: PgConnectOptions =
-        url.parse().context("DATABASE_URL has the form postgres://user@host:port/database")?;
-    let mut admin = PgConnection::connect_with(&options).await.context("no connection to DATABASE_URL")?;
+    on_server(&url, test).await
+}
+
+/// The same, on another server.
+pub async fn on_server<F, T>(url: &str, test: F) -> Result<()>
+where
+    F: FnOnce(PgPool) -> T,
+    T: Future<Output = Result<()>> + Send + 'static,
+{
+    let server: PgConnectOptions =
+        url.parse().context("the database's URL has the form postgres://user@host:port/database")?;
+    let mut admin = PgConnection::connect_with(&server).await.context("no connection to the database")?;
     let name = format!("projections_{}", Uuid::new_v4().simple());
     run(&mut admin, format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
-    let pool = PgPoolOptions::new().max_connections(20).connect_with(options.database(&name)).await?;
+    let pool = PgPoolOptions::new().max_connections(20).connect_with(server.clone().database(&name)).await?;
     eventstore::MIGRATOR.run(&pool).await?;
     let mut running = tokio::task::JoinSet::new();
     running.spawn(test(pool.clone()));
     let ended = running.join_next().await.context("a test was started")?;
     tokio::time::timeout(Duration::from_secs(2), pool.close()).await.ok();
+    // Another connection: the test may have killed the server, and this one with it.
+    let mut admin = PgConnection::connect_with(&server).await?;
     drop_database(&mut admin, &name).await?;
     match ended {
         Ok(result) => result,

@@ -121,7 +121,11 @@ pub struct World {
 
 impl World {
     pub fn on(pool: &PgPool) -> Self {
-        Self { store: Store::on(pool.clone(), hasty()) }
+        Self::with(pool, hasty())
+    }
+
+    pub fn with(pool: &PgPool, policy: Policy) -> Self {
+        Self { store: Store::on(pool.clone(), policy) }
     }
 
     fn request(tenant: TenantId) -> Request {
@@ -149,17 +153,22 @@ impl World {
     }
 
     pub async fn submit(&self, tenant: TenantId) -> Result<TaskId> {
-        self.submit_work(tenant, Work::Generate).await
+        self.submit_work(tenant, Work::Generate, "a red boat").await
+    }
+
+    pub async fn submit_text(&self, tenant: TenantId, prompt: &str) -> Result<TaskId> {
+        self.submit_work(tenant, Work::Generate, prompt).await
     }
 
     /// Orders an export of some other task's video.
     pub async fn export(&self, tenant: TenantId) -> Result<TaskId> {
         let spec = ExportSpec { container: Container::Mp4, height_px: 720 };
         let source_key = "tenants/t/tasks/s/video.mp4".to_owned();
-        self.submit_work(tenant, Work::Export { source: TaskId(Uuid::new_v4()), source_key, spec }).await
+        let work = Work::Export { source: TaskId(Uuid::new_v4()), source_key, spec };
+        self.submit_work(tenant, work, "a red boat").await
     }
 
-    async fn submit_work(&self, tenant: TenantId, work: Work) -> Result<TaskId> {
+    async fn submit_work(&self, tenant: TenantId, work: Work, prompt: &str) -> Result<TaskId> {
         let task = TaskId(Uuid::new_v4());
         let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(self.store.pool()).await?;
         let order = Order {
@@ -179,15 +188,20 @@ impl World {
             work,
         };
         let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
-        let submission = Submission { task, prompt: "a red boat".to_owned() };
+        let submission = Submission { task, prompt: prompt.to_owned() };
         self.store.execute(&Self::request(tenant), key, Some(&submission), |turn| submit(turn, order.clone())).await?;
         Ok(task)
     }
 
     /// Asks for a cancel; whether it comes too late does not matter.
     pub async fn cancel(&self, tenant: TenantId, task: TaskId) {
-        let command = |turn: &mut Turn<'_>| cancel(turn, "user:test".to_owned());
-        self.store.execute(&Self::request(tenant), CaseKey::task(task), None, command).await.ok();
+        self.cancel_by(tenant, task, "user:test").await.ok();
+    }
+
+    pub async fn cancel_by(&self, tenant: TenantId, task: TaskId, by: &str) -> Result<()> {
+        let command = |turn: &mut Turn<'_>| cancel(turn, by.to_owned());
+        self.store.execute(&Self::request(tenant), CaseKey::task(task), None, command).await?;
+        Ok(())
     }
 
     /// An operator does one thing or another with a task, if it is in review.
@@ -217,11 +231,16 @@ impl World {
     }
 
     /// Delivers a message until it is acknowledged, and sometimes once more.
-    async fn deliver(&self, message: &OutboundMessage) -> Result<()> {
+    pub async fn deliver(&self, message: &OutboundMessage) -> Result<()> {
         if let Some(at) = message.deliver_at {
             let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(self.store.pool()).await?;
             tokio::time::sleep((at - now).to_std().unwrap_or_default()).await;
         }
+        self.deliver_now(message, &Outside).await
+    }
+
+    /// The same, at once, whatever time it says, with somebody else outside.
+    pub async fn deliver_now(&self, message: &OutboundMessage, outside: &dyn Caller) -> Result<()> {
         let manager = manager_of(message.topic);
         let EventId(key) = message.key;
         let delivery = Delivery {
@@ -233,7 +252,7 @@ impl World {
         };
         let repeats = if rand::rng().random_bool(0.2) { 2 } else { 1 };
         for _ in 0..repeats {
-            while let Err(again) = self.store.consume(manager, &Outside, &delivery).await {
+            while let Err(again) = self.store.consume(manager, outside, &delivery).await {
                 ensure!(matches!(again, Again::Unfinished(_) | Again::Busy { .. }), "{again:?}");
             }
         }
