@@ -496,7 +496,7 @@ async fn a_rebuild_has_no_side_effects() -> Result<()> {
         let mut bell = PgListener::connect_with(&pool).await?;
         bell.listen_all(["aivideo_events", "aivideo_outbox", "aivideo_read"]).await?;
         rebuild(&pool, |_| ()).await?;
-        let tables = verify(&pool).await?;
+        let tables = verify(&pool, |_| ()).await?;
         ensure!(tables.iter().all(|table| table.is_equal() && table.rows > 0), "{tables:?}");
         examine(&pool, Limits::default()).await?;
         let after = facts(&pool).await?;
