@@ -7,6 +7,8 @@
 mod accounts;
 mod assets;
 mod attempts;
+#[cfg(test)]
+mod histories;
 mod row;
 mod rows;
 mod tables;
