@@ -1,6 +1,7 @@
 //! The command line: roles as subcommands of one binary.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use eventstore::audit::{PublicKey, StreamName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use uuid::Uuid;
@@ -37,6 +38,14 @@ pub enum Command {
         /// Default: run.
         #[command(subcommand)]
         action: Option<ProjectAction>,
+    },
+    /// Seal the log: proof against tampering.
+    Seal,
+    /// Verify the log against its seals; export proofs, and check them.
+    Audit {
+        /// What to do.
+        #[command(subcommand)]
+        action: AuditAction,
     },
     /// Apply database migrations.
     Migrate,
@@ -140,10 +149,59 @@ pub enum DomainAction {
 pub enum ProjectAction {
     /// Keep folding.
     Run,
-    /// Fold everything anew, in one transaction.
+    /// Fold everything anew beside the live read models, and switch. Nothing stops meanwhile.
     Rebuild,
     /// Fold everything aside and compare; changes nothing.
     Verify,
+}
+
+/// What to do about proof.
+#[derive(Debug, Subcommand)]
+pub enum AuditAction {
+    /// Verify every sealed event, hash and seal. Exit code 1 where anything is not as it was sealed.
+    Verify {
+        /// A seal that was exported earlier: the log must still be the one that it seals. May be given several times.
+        #[arg(long)]
+        against: Vec<PathBuf>,
+    },
+    /// Show the newest seals and the public keys.
+    Seals {
+        /// Write the newest seal to this file, to be kept where the database's administrators can not write.
+        #[arg(long)]
+        export: Option<PathBuf>,
+    },
+    /// Write events with the proofs that they were sealed into a file.
+    Export {
+        /// Of what.
+        #[command(flatten)]
+        subject: SubjectArgs,
+        /// The file.
+        #[arg(long)]
+        output: PathBuf,
+    },
+    /// Check such a file. Needs no database and no configuration.
+    Check {
+        /// The file.
+        file: PathBuf,
+        /// The public key to believe, as you had it from somebody you trust. Default: the one in the file.
+        #[arg(long)]
+        key: Option<PublicKey>,
+    },
+}
+
+/// Whose history is exported.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SubjectArgs {
+    /// A stream: CATEGORY/ID.
+    #[arg(long)]
+    pub stream: Option<StreamName>,
+    /// A task, with its attempts and its postings.
+    #[arg(long)]
+    pub task: Option<Uuid>,
+    /// An account.
+    #[arg(long)]
+    pub account: Option<Uuid>,
 }
 
 /// What to do with topics.

@@ -1,12 +1,13 @@
 //! What each subcommand does.
 
 use crate::cli::{
-    BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat, TopicsAction,
+    AuditAction, BrokerArgs, Cli, Command, DomainAction, ProjectAction, SimulatorArgs, SubmitArgs, TableFormat,
+    TopicsAction,
 };
 use crate::client::{Client, submit};
 use crate::config::Settings;
 use crate::roles::{Role, run as run_roles};
-use crate::{demo, tokens};
+use crate::{demo, project, tokens};
 use anyhow::Context;
 use domain::aggregate::Refusal;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
@@ -15,7 +16,6 @@ use domain::process::{self, CaseKey, Turn};
 use eventstore::roles::Granted;
 use eventstore::{Meta, Request, Store};
 use projections::doctor::Limits;
-use projections::rebuild::Progress;
 use std::io::IsTerminal;
 use std::time::Duration;
 use uuid::Uuid;
@@ -39,8 +39,17 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         Command::Project { action: None | Some(ProjectAction::Run) } => {
             with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Project]).await)
         }
-        Command::Project { action: Some(ProjectAction::Rebuild) } => runtime.block_on(rebuild(&load()?)),
-        Command::Project { action: Some(ProjectAction::Verify) } => runtime.block_on(verify(&load()?)),
+        Command::Project { action: Some(ProjectAction::Rebuild) } => {
+            let settings = load()?;
+            runtime.block_on(async { project::rebuild(&connect_as_owner(&settings).await?).await })
+        }
+        Command::Project { action: Some(ProjectAction::Verify) } => {
+            let settings = load()?;
+            runtime.block_on(async { project::verify(&connect(&settings).await?).await })
+        }
+        Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
+        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, key),
+        Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
         Command::Broker(args) => broker(&args),
@@ -238,31 +247,11 @@ async fn post(
     Ok(())
 }
 
-async fn rebuild(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect_as_owner(settings).await?;
-    let show = |it: Progress| println!("folded {} events, up to position {} of {}", it.events, it.position, it.up_to);
-    let done = projections::rebuild::rebuild(store.pool(), show).await?;
-    println!("the read models are rebuilt from {} events", done.events);
-    Ok(())
-}
-
-async fn verify(settings: &Settings) -> anyhow::Result<()> {
-    let store = connect_as_owner(settings).await?;
-    let tables = projections::rebuild::verify(store.pool()).await?;
-    for it in &tables {
-        let verdict = if it.is_equal() { "equal" } else { "DIFFERS" };
-        println!("{:<22} {:>8} rows  {verdict}  {}", it.table, it.rows, it.keys.join(", "));
-    }
-    let equal = tables.iter().all(projections::rebuild::Comparison::is_equal);
-    anyhow::ensure!(equal, "a read model is not what the events say: `aivideo project rebuild` makes it so");
-    Ok(())
-}
-
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
-    // It folds the events into tables of its own, to compare.
-    let store = connect_as_owner(settings).await?;
+    let store = connect(settings).await?;
     let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
-    let findings = projections::doctor::examine(store.pool(), limits).await?;
+    let mut findings = projections::doctor::examine(store.pool(), limits).await?;
+    findings.push(projections::doctor::tamper_evident(store.pool(), &settings.audit.trusted(), limits).await?);
     for it in &findings {
         println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);
     }

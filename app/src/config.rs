@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use eventstore::DatabaseConfig;
+use eventstore::audit::AuditConfig;
 use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use media::{MediaConfig, ObjectsConfig};
@@ -41,6 +42,9 @@ pub struct Settings {
     /// The scan for stalled tasks.
     #[serde(default)]
     pub scan: ScanConfig,
+    /// Keys and rhythm of the seals over the log.
+    #[serde(default)]
+    pub audit: AuditConfig,
     /// How processes start and stop.
     #[serde(default)]
     pub process: ProcessConfig,
@@ -89,6 +93,7 @@ impl Settings {
     /// together only here.
     fn check(&self) -> Result<(), String> {
         self.policy.check()?;
+        self.audit.check()?;
         let transfers = self.limits.transfer_seconds.saturating_mul(2);
         let longest = self.media.longest_work_seconds().saturating_add(transfers).saturating_add(RECORDING_SECONDS);
         let lease = self.policy.processing_lease_seconds;
@@ -177,6 +182,18 @@ mod tests {
         }
         let short = load("[policy]\nprocessing_lease_seconds = 59\n").expect("it is complete");
         assert!(short.check().expect_err("too short in any case").contains("at least 60"));
+    }
+
+    #[test]
+    fn the_signing_key_is_read_and_not_shown() {
+        let text = "[audit]\nsigning_key = 'AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE='\n";
+        let settings = load(text).expect("it is complete");
+        assert!(!settings.audit.trusted().is_empty());
+        assert!(!format!("{settings:?}").contains("AQEB"));
+        let error = load("[audit]\nsigning_key = 'hunter2'\n").expect_err("not a key");
+        assert!(error.contains("openssl rand") && !error.contains("hunter"), "{error}");
+        let rule = load("[audit]\nseal_seconds = 0\n").expect("it is complete").check().expect_err("never");
+        assert!(rule.contains("audit.seal_seconds"), "{rule}");
     }
 
     #[test]

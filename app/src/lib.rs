@@ -2,11 +2,13 @@
 // The roles are deeply nested futures; their layout is computed at one go.
 #![recursion_limit = "256"]
 
+pub mod audit;
 pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod config;
 pub mod demo;
+pub mod project;
 pub mod ready;
 pub mod roles;
 pub mod schemas;

@@ -1,7 +1,9 @@
 //! `aivideo status`: what is unsent, waiting, stuck or in quarantine.
 
+use crate::audit::at;
 use crate::config::Settings;
 use eventstore::Store;
+use eventstore::audit::seal_status;
 use projections::operations::operations;
 use projections::projector::projection_status;
 use projections::relay::relay_status;
@@ -20,15 +22,23 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     );
     let read = projection_status(store.pool()).await?;
     println!(
-        "read models  at position {} of {}, {} events and {:.1} s behind",
-        read.position, read.readable, read.behind_events, read.behind_seconds
+        "read models  at position {} of {}, {}{} events and {:.1} s behind",
+        read.position,
+        read.readable,
+        if read.is_reckoned() { "about " } else { "" },
+        read.behind_events,
+        read.behind_seconds
     );
-    if let Some(pid) = read.held_back_by {
-        println!("             held back by the open transaction of database session {pid}");
+    if let Some(it) = &read.held_back_by {
+        println!(
+            "             held back by database session {} ({:?}, {}), whose transaction is open for {:.1} s",
+            it.pid, it.application, it.state, it.seconds
+        );
     }
     if let Some(fault) = &read.fault {
         println!("             STOPPED at position {:?}: {fault}", read.fault_position);
     }
+    print_seals(&store, settings).await?;
     let counts = operations(store.pool()).await?;
     for (state, count) in &counts.tasks {
         println!("tasks        {count:>8} {state}");
@@ -37,6 +47,23 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     println!("repairs      {} in the last hour", counts.repairs_last_hour);
     print_lag(settings).await;
     store.close().await;
+    Ok(())
+}
+
+async fn print_seals(store: &Store, settings: &Settings) -> anyhow::Result<()> {
+    let status = seal_status(store.pool()).await?;
+    match &status.newest {
+        Some(it) => {
+            println!("seals        up to position {}, by seal {} of {}", it.seal.last_position, it.seal.number, at(it))
+        }
+        None => println!("seals        none"),
+    }
+    if status.unsealed > 0 {
+        println!("             {} events not sealed, the oldest for {:.1} s", status.unsealed, status.oldest_seconds);
+    }
+    if settings.audit.signing_key.is_none() {
+        println!("             SEALING IS OFF here: no audit.signing_key (AIVIDEO_AUDIT__SIGNING_KEY) is set");
+    }
     Ok(())
 }
 

@@ -42,10 +42,12 @@ compose_settings() {
     keep_or_make AIVIDEO_API__TOKEN_SECRET random_hex 32
     keep_or_make AIVIDEO_PROVIDER__TOKEN random_hex 24
     keep_or_make AIVIDEO_PROVIDER__WEBHOOK_SECRET webhook_secret
+    keep_or_make AIVIDEO_AUDIT__SIGNING_KEY signing_key
     # Settings that only the last caller's environment had end with it.
     for key in "${!SETTING[@]}"; do
         case $key in
-            AIVIDEO_OBJECTS__LINK_SECRET | AIVIDEO_API__TOKEN_SECRET | AIVIDEO_PROVIDER__TOKEN | AIVIDEO_PROVIDER__WEBHOOK_SECRET) ;;
+            AIVIDEO_OBJECTS__LINK_SECRET | AIVIDEO_API__TOKEN_SECRET | AIVIDEO_PROVIDER__TOKEN | AIVIDEO_PROVIDER__WEBHOOK_SECRET | \
+                AIVIDEO_AUDIT__SIGNING_KEY) ;;
             AIVIDEO_*) unset "SETTING[$key]" ;;
         esac
     done

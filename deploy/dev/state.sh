@@ -62,6 +62,8 @@ keep_or_make() {
     [[ -n ${SETTING[$key]:-} ]] || SETTING[$key]=$("$@")
 }
 
+signing_key() { head -c 32 /dev/urandom | base64 | tr -d '\n'; }
+
 webhook_secret() { printf 'whsec_%s' "$(head -c 32 /dev/urandom | base64 | tr -d '\n')"; }
 
 # Only a folder that was made here may be filled, and deleted.

@@ -1,5 +1,6 @@
 //! How events are stored: (name, schema version, JSON body). The name is written once and never derived from a Rust name.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A stored event's three parts.
@@ -73,6 +74,14 @@ pub fn upcast(stored: Stored, current: i16, upcasters: &[Upcaster]) -> Result<Va
     Ok(body)
 }
 
+/// An event's body, as it comes.
+pub enum Body<'a> {
+    /// Parsed before.
+    Parsed(Value),
+    /// JSON text, read straight into the event: whoever reads the whole log spares the step in between.
+    Text(&'a str),
+}
+
 /// An event type with stored names.
 pub trait StoredEvent: Sized {
     /// Its stored name.
@@ -86,7 +95,36 @@ pub trait StoredEvent: Sized {
     ///
     /// # Errors
     /// [`Unreadable`].
-    fn decode(stored: Stored) -> Result<Self, Unreadable>;
+    fn decode(stored: Stored) -> Result<Self, Unreadable> {
+        Self::read(&stored.name, stored.version, Body::Parsed(stored.body))
+    }
+    /// Reads the three parts of a stored form, of any version ever written.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    fn read(name: &str, version: i16, body: Body<'_>) -> Result<Self, Unreadable>;
+}
+
+/// The fields of a body, lifted to version `current` where it is older.
+pub(crate) fn fields<T: DeserializeOwned>(
+    name: &'static str,
+    version: i16,
+    current: i16,
+    upcasters: &[Upcaster],
+    body: Body<'_>,
+) -> Result<T, Unreadable> {
+    let unreadable = |error: serde_json::Error| Unreadable::Body {
+        name: name.to_owned(),
+        version,
+        cause: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
+    };
+    let body = match body {
+        Body::Text(text) if version == current => return serde_json::from_str(text).map_err(unreadable),
+        Body::Text(text) => serde_json::from_str(text).map_err(unreadable)?,
+        Body::Parsed(body) => body,
+    };
+    let body = upcast(Stored { name: name.to_owned(), version, body }, current, upcasters)?;
+    serde_json::from_value(body).map_err(unreadable)
 }
 
 /// Declares an event enum: each variant with its stored name, its current version, and its body.
@@ -137,16 +175,15 @@ macro_rules! stored_events {
                 })
             }
 
-            fn decode(stored: crate::stored::Stored) -> Result<Self, crate::stored::Unreadable> {
-                let version = stored.version;
-                match stored.name.as_str() {
+            fn read(
+                name: &str,
+                version: i16,
+                body: crate::stored::Body<'_>,
+            ) -> Result<Self, crate::stored::Unreadable> {
+                match name {
                     $($name => {
-                        let body = crate::stored::upcast(stored, $version, $upcasters)?;
-                        let body::$variant { $($field),* } = serde_json::from_value(body).map_err(|error| crate::stored::Unreadable::Body {
-                            name: $name.to_owned(),
-                            version,
-                            cause: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
-                        })?;
+                        let body::$variant { $($field),* } =
+                            crate::stored::fields($name, version, $version, $upcasters, body)?;
                         Ok(Self::$variant { $($field),* })
                     })+
                     other => Err(crate::stored::Unreadable::UnknownName(other.to_owned())),

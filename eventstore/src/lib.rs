@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod append;
+pub mod audit;
 mod callback;
 mod committed;
 mod connect;

@@ -40,6 +40,16 @@ pub struct LoggedEvent {
     pub recorded_at: Timestamp,
 }
 
+/// The columns of [`LoggedEvent`]. A time that no clock of ours can have shown is read as the nearest year that can be written:
+/// whoever put it there is found by the hash, and does not stop the reader.
+macro_rules! logged_columns {
+    () => {
+        "e.position, e.event_id, e.category, e.stream_id, e.version, e.name, e.schema_version, e.body, e.tenant_id,
+         e.correlation_id, e.causation_id, e.actor,
+         greatest('0001-01-01T00:00:00Z', least('9999-12-31T23:59:59Z', e.recorded_at)) AS recorded_at"
+    };
+}
+
 /// Reads the log after a position, up to one that may be read (see `readable_position()`), in order, at most `limit` events.
 pub(crate) async fn read_log(
     connection: &mut PgConnection,
@@ -47,15 +57,29 @@ pub(crate) async fn read_log(
     up_to: i64,
     limit: i64,
 ) -> Result<Vec<LoggedEvent>, sqlx::Error> {
-    sqlx::query_as(
-        "/* eventstore.read_log */
-         SELECT position, event_id, category, stream_id, version, name, schema_version, body, tenant_id, correlation_id,
-                causation_id, actor, recorded_at
-           FROM events WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3",
-    )
+    sqlx::query_as(concat!(
+        "/* eventstore.read_log */ SELECT ",
+        logged_columns!(),
+        " FROM events e WHERE e.position > $1 AND e.position <= $2 ORDER BY e.position LIMIT $3"
+    ))
     .bind(after)
     .bind(up_to)
     .bind(limit)
+    .fetch_all(connection)
+    .await
+}
+
+/// Reads the events at these positions, in order.
+pub(crate) async fn read_log_at(
+    connection: &mut PgConnection,
+    positions: &[i64],
+) -> Result<Vec<LoggedEvent>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "/* eventstore.read_log_at */ SELECT ",
+        logged_columns!(),
+        " FROM events e WHERE e.position = ANY ($1) ORDER BY e.position"
+    ))
+    .bind(positions)
     .fetch_all(connection)
     .await
 }
@@ -97,17 +121,17 @@ fn separated<T>(into: &mut Vec<u8>, (open, close): (u8, u8), items: Vec<T>, each
     into.push(close);
 }
 
-mod microseconds {
+pub(crate) mod microseconds {
     use chrono::{DateTime, SecondsFormat};
     use domain::time::Timestamp;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Micros, true))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
         let text = String::deserialize(from)?;
         DateTime::parse_from_rfc3339(&text).map(|at| at.to_utc()).map_err(D::Error::custom)
     }

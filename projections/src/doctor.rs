@@ -2,6 +2,9 @@
 //! finds none holds.
 
 mod checks;
+mod seals;
+
+pub use seals::tamper_evident;
 
 use crate::error::ProjectError;
 use crate::rebuild;
@@ -21,6 +24,8 @@ pub struct Limits {
     /// For events of this last stretch of time the outbox row that announces them must exist: shorter than published rows
     /// are kept.
     pub announced: Duration,
+    /// How long an event may stay unsealed: longer than `audit.seal_seconds`.
+    pub unsealed: Duration,
 }
 
 impl Default for Limits {
@@ -30,6 +35,7 @@ impl Default for Limits {
             claimed: Duration::from_secs(900),
             stall: Duration::from_secs(300),
             announced: Duration::from_secs(24 * 3600),
+            unsealed: Duration::from_secs(300),
         }
     }
 }
@@ -84,7 +90,7 @@ async fn look(pool: &PgPool, check: &Check, limits: Limits) -> Result<Finding, s
 
 async fn replayable(pool: &PgPool) -> Result<Finding, ProjectError> {
     let invariant = "replayable";
-    let tables = match rebuild::verify(pool).await {
+    let tables = match rebuild::verify(pool, |_| ()).await {
         Ok(tables) => tables,
         Err(ProjectError::Corrupt(fault)) => {
             return Ok(Finding { invariant, ok: false, detail: fault.to_string(), count: 1 });

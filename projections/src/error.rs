@@ -44,6 +44,9 @@ pub enum FoldCause {
     /// It is about something that no event before it made.
     #[error("the {0} it is about does not exist")]
     Dangling(&'static str),
+    /// An amount that no sum has room for.
+    #[error("its amount leads to a sum that is out of range")]
+    OutOfRange,
     /// A second posting or row where there can be only one.
     #[error("it repeats what exists already ({0})")]
     Repeated(String),

@@ -1,15 +1,23 @@
-//! Folding one event into the read tables. Everything depends on the events in the order of their positions and on nothing
-//! else (no clock, no other table), so a rebuild gives equal rows.
+//! Folding events into the read tables. Everything depends on the events in the order of their positions and on nothing else
+//! (no clock, no other table), so a rebuild gives equal rows. The projector, a rebuild and a check all come this way.
+//!
+//! Events are folded many at once: the rows they need are loaded with one statement a table, each event is folded into them in
+//! memory, by rules without a database, and what was changed is stored with one statement a table.
 
 mod accounts;
 mod assets;
 mod attempts;
+mod row;
+mod rows;
+mod tables;
 mod tasks;
 
 use crate::error::{FoldCause, FoldFault, ProjectError};
 use domain::aggregate::Category;
-use domain::stored::{Stored, StoredEvent};
+use domain::stored::{Body, StoredEvent};
 use domain::time::Timestamp;
+use domain::{attempt, ledger, task};
+use rows::Rows;
 use sqlx::PgConnection;
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -33,7 +41,8 @@ pub(crate) struct Recorded {
     version: i64,
     name: String,
     schema_version: i16,
-    body: serde_json::Value,
+    /// JSON text: it is read straight into the event.
+    body: String,
     tenant_id: Uuid,
     recorded_at: Timestamp,
 }
@@ -48,28 +57,18 @@ struct At {
     recorded_at: Timestamp,
 }
 
-/// Why a fold did not work, before it is known which event it was.
-enum Fault {
-    Database(sqlx::Error),
-    Cause(FoldCause),
+/// What an event says.
+enum Event {
+    Task(task::Event),
+    Attempt(attempt::Event),
+    Account(ledger::Event),
 }
 
-impl From<FoldCause> for Fault {
-    fn from(cause: FoldCause) -> Self {
-        Self::Cause(cause)
-    }
-}
-
-impl From<sqlx::Error> for Fault {
-    fn from(error: sqlx::Error) -> Self {
-        match error.as_database_error() {
-            // A second row where the read model has room for one: the log says something twice.
-            Some(fault) if fault.is_unique_violation() => {
-                Self::Cause(FoldCause::Repeated(fault.constraint().unwrap_or("unique").to_owned()))
-            }
-            _ => Self::Database(error),
-        }
-    }
+/// An event that decodes.
+struct Known<'a> {
+    recorded: &'a Recorded,
+    at: At,
+    event: Event,
 }
 
 /// Reads the next events after a position, up to one that may be read, in order.
@@ -81,7 +80,8 @@ pub(crate) async fn read(
 ) -> Result<Vec<Recorded>, sqlx::Error> {
     sqlx::query_as(
         "/* fold.read */
-         SELECT position, category, stream_id, version, name, schema_version, body, tenant_id, recorded_at
+         SELECT position, category, stream_id, version, name, schema_version, body::text AS body, tenant_id,
+                recorded_at
            FROM events WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3",
     )
     .bind(after)
@@ -91,58 +91,104 @@ pub(crate) async fn read(
     .await
 }
 
-/// Folds one event; adds the tasks whose picture it changes to `touched`.
-pub(crate) async fn fold(
-    connection: &mut PgConnection,
-    event: &Recorded,
-    touched: &mut BTreeSet<Uuid>,
-) -> Result<(), ProjectError> {
-    apply(connection, event, touched).await.map_err(|fault| match fault {
-        Fault::Database(error) => ProjectError::Database(error),
-        Fault::Cause(cause) => ProjectError::Corrupt(FoldFault {
-            position: event.position,
-            stream: format!("{}-{}", event.category, event.stream_id),
-            version: event.version,
-            name: event.name.clone(),
-            cause,
-        }),
-    })
-}
-
-async fn apply(connection: &mut PgConnection, event: &Recorded, touched: &mut BTreeSet<Uuid>) -> Result<(), Fault> {
-    let at = At {
-        position: event.position,
-        stream: event.stream_id,
-        version: event.version,
-        tenant: event.tenant_id,
-        recorded_at: event.recorded_at,
-    };
-    match Category::parse(&event.category) {
-        Some(Category::Task) => {
-            let event = decode(event)?;
-            tasks::fold(connection, at, &event).await?;
-            assets::fold(connection, at, &event).await?;
-            touched.insert(at.stream);
+/// Folds events, which follow each other in the log, and stores the rows that they change. The tasks whose picture changed.
+///
+/// # Errors
+/// [`ProjectError::Corrupt`] names the first event that can not be folded. Nothing is stored then, what is before it included:
+/// whoever wants that folds it by itself.
+pub(crate) async fn fold(connection: &mut PgConnection, events: &[Recorded]) -> Result<BTreeSet<Uuid>, ProjectError> {
+    let mut known = Vec::with_capacity(events.len());
+    let mut unreadable = None;
+    for recorded in events {
+        match Known::of(recorded) {
+            Ok(it) => known.push(it),
+            Err(cause) => {
+                // An event before it may be the first one that can not be folded.
+                unreadable = Some(recorded.fault(cause));
+                break;
+            }
         }
-        Some(Category::Attempt) => {
-            touched.extend(attempts::fold(connection, at, &decode(event)?).await?);
-        }
-        Some(Category::Account) => {
-            touched.extend(accounts::fold(connection, at, &decode(event)?).await?);
-        }
-        None => return Err(FoldCause::UnknownCategory.into()),
     }
-    Ok(())
+    let mut rows = Rows::load(connection, &known).await?;
+    let mut touched = BTreeSet::new();
+    for event in &known {
+        touched.extend(event.apply(&mut rows).map_err(|cause| event.recorded.fault(cause))?);
+    }
+    if let Some(fault) = unreadable {
+        return Err(fault.into());
+    }
+    rows.store(connection).await?;
+    Ok(touched)
 }
 
-fn decode<E: StoredEvent>(event: &Recorded) -> Result<E, FoldCause> {
-    let stored = Stored { name: event.name.clone(), version: event.schema_version, body: event.body.clone() };
-    Ok(E::decode(stored)?)
+impl Recorded {
+    fn fault(&self, cause: FoldCause) -> FoldFault {
+        FoldFault {
+            position: self.position,
+            stream: format!("{}-{}", self.category, self.stream_id),
+            version: self.version,
+            name: self.name.clone(),
+            cause,
+        }
+    }
+
+    fn read<E: StoredEvent>(&self) -> Result<E, FoldCause> {
+        Ok(E::read(&self.name, self.schema_version, Body::Text(&self.body))?)
+    }
 }
 
-/// A statement that had to change exactly one row.
-fn one(rows: u64, otherwise: FoldCause) -> Result<(), Fault> {
-    if rows == 1 { Ok(()) } else { Err(otherwise.into()) }
+impl<'a> Known<'a> {
+    fn of(recorded: &'a Recorded) -> Result<Self, FoldCause> {
+        let event = match Category::parse(&recorded.category) {
+            Some(Category::Task) => Event::Task(recorded.read()?),
+            Some(Category::Attempt) => Event::Attempt(recorded.read()?),
+            Some(Category::Account) => Event::Account(recorded.read()?),
+            None => return Err(FoldCause::UnknownCategory),
+        };
+        let at = At {
+            position: recorded.position,
+            stream: recorded.stream_id,
+            version: recorded.version,
+            tenant: recorded.tenant_id,
+            recorded_at: recorded.recorded_at,
+        };
+        Ok(Self { recorded, at, event })
+    }
+
+    /// The task whose picture it changes, if it changes one's.
+    fn apply(&self, rows: &mut Rows) -> Result<Option<Uuid>, FoldCause> {
+        match &self.event {
+            Event::Task(event) => {
+                tasks::fold(rows, self.at, event)?;
+                assets::fold(rows, self.at, event)?;
+                Ok(Some(self.at.stream))
+            }
+            Event::Attempt(event) => attempts::fold(rows, self.at, event).map(Some),
+            Event::Account(event) => accounts::fold(rows, self.at, event),
+        }
+    }
+}
+
+/// An array as PostgreSQL writes it.
+fn array(items: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let mut text = "{}".to_owned();
+    for item in items {
+        extend(&mut text, item.as_ref());
+    }
+    text
+}
+
+/// Adds an item at the end of an array in PostgreSQL's writing. Quoted, any text is itself.
+fn extend(array: &mut String, item: &str) {
+    array.pop();
+    array.push_str(if array.len() > 1 { ",\"" } else { "\"" });
+    for letter in item.chars() {
+        if matches!(letter, '"' | '\\') {
+            array.push('\\');
+        }
+        array.push(letter);
+    }
+    array.push_str("\"}");
 }
 
 /// Amounts and sizes are unsigned in the events and `bigint` in the tables.
@@ -152,4 +198,19 @@ fn bigint(value: u64) -> i64 {
 
 fn integer(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{array, extend};
+
+    #[test]
+    fn an_array_is_written_as_postgresql_reads_it() {
+        assert_eq!(array(std::iter::empty::<&str>()), "{}");
+        assert_eq!(array(["a", "", "NULL", "b,{c}", "\"\\"].into_iter()), r#"{"a","","NULL","b,{c}","\"\\"}"#);
+        // As the database has it: quoted only where it must be.
+        let mut read = "{job-1}".to_owned();
+        extend(&mut read, "job-2");
+        assert_eq!(read, r#"{job-1,"job-2"}"#);
+    }
 }

@@ -6,7 +6,7 @@
 use crate::bell::Bell;
 use crate::error::{FoldFault, ProjectError};
 use crate::fold::{self, Recorded};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, Row};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -155,7 +155,7 @@ impl Projector {
         let events = fold::read(&mut tx, position, up_to, limit).await?;
         let full = events.len() as i64 >= limit;
         let reached = if full { events.last().map_or(up_to, |event| event.position) } else { up_to };
-        if let Err(error) = fold_all(&mut tx, &events).await {
+        if let Err(error) = fold_and_announce(&mut tx, &events).await {
             // Not left to the drop, which rolls back later: the next look would find the checkpoint locked by this one.
             tx.rollback().await?;
             return Err(error);
@@ -213,14 +213,18 @@ pub(crate) enum Locking {
 /// Locks the checkpoint and reads its position; `None` where there is none, or somebody else has it.
 ///
 /// The projector does not wait for the disk: the read tables and their checkpoint commit together, and what a crash of the
-/// database takes from them is folded again from the log.
+/// database takes from them is folded again from the log. And it looks rows up by their keys only: a plan that was made while a
+/// table was small must not stay with it as a scan.
 pub(crate) async fn lock_checkpoint(
     connection: &mut PgConnection,
     locking: Locking,
 ) -> Result<Option<i64>, sqlx::Error> {
     let statement = match locking {
         Locking::SkipLocked => {
-            "/* projector.lock */ SELECT position FROM projection_checkpoints, set_config('synchronous_commit', 'off', true)
+            "/* projector.lock */
+             SELECT position
+               FROM projection_checkpoints, set_config('synchronous_commit', 'off', true) AS no_wait,
+                    set_config('enable_seqscan', 'off', true) AS by_key
               WHERE name = $1 FOR UPDATE OF projection_checkpoints SKIP LOCKED"
         }
         Locking::Wait => {
@@ -250,11 +254,8 @@ pub(crate) async fn readable(connection: &mut PgConnection) -> Result<(i64, Opti
 }
 
 /// Folds events and announces the tasks whose picture changed.
-async fn fold_all(connection: &mut PgConnection, events: &[Recorded]) -> Result<(), ProjectError> {
-    let mut touched = BTreeSet::new();
-    for event in events {
-        fold::fold(connection, event, &mut touched).await?;
-    }
+async fn fold_and_announce(connection: &mut PgConnection, events: &[Recorded]) -> Result<(), ProjectError> {
+    let touched = fold::fold(connection, events).await?;
     if !touched.is_empty() {
         announce(connection, &touched).await?;
     }
@@ -288,16 +289,19 @@ pub(crate) async fn save_checkpoint(connection: &mut PgConnection, position: i64
     Ok(())
 }
 
+/// So many events behind are counted one by one; beyond, their positions are.
+const COUNTED: i64 = 10_000;
+
 /// How the projection is doing.
-#[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProjectionStatus {
     /// Everything up to this position is folded.
     pub position: i64,
     /// Up to here the log may be read.
     pub readable: i64,
-    /// The session (PostgreSQL process id) whose open transaction holds readers back, if one does.
-    pub held_back_by: Option<i32>,
-    /// Committed events that are not folded.
+    /// The session whose open transaction holds readers back, if one does.
+    pub held_back_by: Option<HoldingSession>,
+    /// Committed events that are not folded. Beyond 10,000 it is the positions that lie between, which may be more.
     pub behind_events: i64,
     /// Age of the oldest of them in seconds.
     pub behind_seconds: f64,
@@ -309,23 +313,70 @@ pub struct ProjectionStatus {
     pub fault_seconds: Option<f64>,
 }
 
-/// Reads the projection's status. The database's clock counts.
+impl ProjectionStatus {
+    /// Whether `behind_events` is not counted but reckoned from positions.
+    #[must_use]
+    pub const fn is_reckoned(&self) -> bool {
+        self.behind_events > COUNTED
+    }
+}
+
+/// A session that has given out positions and has not ended its transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HoldingSession {
+    /// PostgreSQL's process id.
+    pub pid: i32,
+    /// What it calls itself; empty where this role may not know.
+    pub application: String,
+    /// What it does, in PostgreSQL's words, such as `idle in transaction`.
+    pub state: String,
+    /// Age of its transaction in seconds.
+    pub seconds: f64,
+}
+
+/// Reads the projection's status. The database's clock counts. Takes no longer when the projector is far behind.
 ///
 /// # Errors
 /// The database can not be used.
 pub async fn projection_status(pool: &PgPool) -> Result<ProjectionStatus, sqlx::Error> {
-    sqlx::query_as(
+    let row = sqlx::query(
         "/* projector.status */
-         SELECT coalesce(c.position, 0) AS position, r.up_to AS readable, r.held_back_by, b.events AS behind_events,
+         SELECT p.position, r.up_to, r.held_back_by, coalesce(s.application_name, '') AS application,
+                coalesce(s.state, 'unknown to this role') AS state,
+                coalesce(extract(epoch FROM clock_timestamp() - s.xact_start), 0)::float8 AS held_seconds,
+                CASE WHEN b.events > $2 THEN greatest(b.events, (SELECT max(position) FROM events) - p.position)
+                     ELSE b.events END AS behind_events,
                 coalesce(extract(epoch FROM clock_timestamp() - b.oldest), 0)::float8 AS behind_seconds,
                 c.fault, c.fault_position,
                 extract(epoch FROM clock_timestamp() - c.fault_at)::float8 AS fault_seconds
            FROM readable_position() r
            LEFT JOIN projection_checkpoints c ON c.name = $1
-          CROSS JOIN LATERAL (SELECT count(*) AS events, min(recorded_at) AS oldest FROM events
-                               WHERE position > coalesce(c.position, 0)) b",
+          CROSS JOIN LATERAL (SELECT coalesce(c.position, 0) AS position) p
+          CROSS JOIN LATERAL (SELECT count(*) AS events, min(recorded_at) AS oldest
+                                FROM (SELECT recorded_at FROM events WHERE position > p.position
+                                       ORDER BY position LIMIT $2 + 1) first) b
+           LEFT JOIN pg_stat_activity s ON s.pid = r.held_back_by",
     )
     .bind(CHECKPOINT)
+    .bind(COUNTED)
     .fetch_one(pool)
-    .await
+    .await?;
+    let holding = |pid| -> Result<HoldingSession, sqlx::Error> {
+        Ok(HoldingSession {
+            pid,
+            application: row.try_get("application")?,
+            state: row.try_get("state")?,
+            seconds: row.try_get("held_seconds")?,
+        })
+    };
+    Ok(ProjectionStatus {
+        position: row.try_get("position")?,
+        readable: row.try_get("up_to")?,
+        held_back_by: row.try_get::<Option<i32>, _>("held_back_by")?.map(holding).transpose()?,
+        behind_events: row.try_get("behind_events")?,
+        behind_seconds: row.try_get("behind_seconds")?,
+        fault: row.try_get("fault")?,
+        fault_position: row.try_get("fault_position")?,
+        fault_seconds: row.try_get("fault_seconds")?,
+    })
 }

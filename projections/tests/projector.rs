@@ -80,6 +80,8 @@ async fn a_long_foreign_transaction_holds_nobody_up() -> Result<()> {
         let projector = Projector::new(pool.clone(), ProjectorConfig::default());
         ensure!(projector.catch_up().await? == 1);
         ensure!(account_exists(&pool, account).await?);
+        let status = projection_status(&pool).await?;
+        ensure!(status.held_back_by.is_none() && status.behind_events == 0, "{status:?}");
         foreign.rollback().await?;
         Ok(())
     })
@@ -90,6 +92,8 @@ async fn a_long_foreign_transaction_holds_nobody_up() -> Result<()> {
 async fn a_writer_that_hangs_is_named() -> Result<()> {
     on_database(|pool| async move {
         let mut hanging = pool.begin().await?;
+        sqlx::query("SET LOCAL application_name = 'a worker'").execute(&mut *hanging).await?;
+        // The log is empty: the sequence has not been called yet.
         append_grant(&mut hanging, Uuid::new_v4()).await?;
         let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *hanging).await?;
         let behind = Uuid::new_v4();
@@ -99,7 +103,9 @@ async fn a_writer_that_hangs_is_named() -> Result<()> {
         ensure!(projector.catch_up().await? == 0);
         tokio::time::sleep(Duration::from_millis(50)).await;
         let status = projection_status(&pool).await?;
-        ensure!(status.held_back_by == Some(pid), "{status:?} instead of {pid}");
+        let held_by = status.held_back_by.as_ref().context("nobody is named")?;
+        ensure!(held_by.pid == pid && held_by.application == "a worker", "{status:?} instead of {pid}");
+        ensure!(held_by.state == "idle in transaction" && held_by.seconds > 0.04, "{status:?}");
         ensure!(status.behind_events == 1 && status.behind_seconds > 0.04 && status.readable == 0, "{status:?}");
         hanging.commit().await?;
         ensure!(projector.catch_up().await? == 2);
@@ -108,6 +114,44 @@ async fn a_writer_that_hangs_is_named() -> Result<()> {
             status.held_back_by.is_none() && status.behind_events == 0 && status.behind_seconds == 0.0,
             "{status:?}"
         );
+        Ok(())
+    })
+    .await
+}
+
+/// Before the first event there is nothing to be behind of, and nobody to wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_log_is_caught_up() -> Result<()> {
+    on_database(|pool| async move {
+        let mut foreign = pool.begin().await?;
+        sqlx::query("CREATE TABLE somebody_elses (x integer)").execute(&mut *foreign).await?;
+        for _ in 0..2 {
+            let status = projection_status(&pool).await?;
+            ensure!((status.position, status.readable, status.behind_events) == (0, 0, 0), "{status:?}");
+            ensure!(status.held_back_by.is_none() && status.behind_seconds == 0.0, "{status:?}");
+            Projector::new(pool.clone(), ProjectorConfig::default()).catch_up().await?;
+        }
+        foreign.rollback().await?;
+        Ok(())
+    })
+    .await
+}
+
+/// Far behind, the status is reckoned from positions: counting would take as long as the projector is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_way_behind_is_not_counted() -> Result<()> {
+    on_database(|pool| async move {
+        let fill = "INSERT INTO events (event_id, category, stream_id, version, name, schema_version, body, tenant_id,
+                                        correlation_id, causation_id, actor, recorded_at)
+                    SELECT id, 'account', id, 1, 'account.granted', 1, '{\"key\": \"welcome\", \"amount\": 100}', id, id, id, 'test',
+                           clock_timestamp() - interval '1 hour'
+                      FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, $1::integer)) AS given";
+        sqlx::query(fill).bind(10_000).execute(&pool).await?;
+        let status = projection_status(&pool).await?;
+        ensure!(status.behind_events == 10_000 && !status.is_reckoned() && status.behind_seconds > 3_599.0, "{status:?}");
+        sqlx::query(fill).bind(2_000).execute(&pool).await?;
+        let status = projection_status(&pool).await?;
+        ensure!(status.behind_events == 12_000 && status.is_reckoned() && status.behind_seconds > 3_599.0, "{status:?}");
         Ok(())
     })
     .await
@@ -190,4 +234,129 @@ async fn a_second_projector_stands_by() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+type Event = (&'static str, u128, i64, &'static str, &'static str);
+
+/// Histories that can not have happened, with what is wrong about the last event of each. `#1` is the id made of the number 1.
+const IMPOSSIBLE: &[(&str, &[Event])] = &[
+    (
+        "repeats what exists already (read_attempts_task_id_number_key)",
+        &[
+            ("attempt", 1, 1, "attempt.planned", r##"{"task": "#2", "number": 1, "provider": "p"}"##),
+            ("attempt", 3, 1, "attempt.planned", r##"{"task": "#2", "number": 1, "provider": "p"}"##),
+        ],
+    ),
+    (
+        "repeats what exists already (read_account_entries_account_id_business_key_key)",
+        &[
+            ("account", 4, 1, "account.granted", r#"{"key": "a", "amount": 1}"#),
+            ("account", 4, 2, "account.granted", r#"{"key": "a", "amount": 1}"#),
+        ],
+    ),
+    (
+        "out of range",
+        &[
+            ("account", 5, 1, "account.granted", r#"{"key": "a", "amount": 9223372036854775807}"#),
+            ("account", 5, 2, "account.granted", r#"{"key": "b", "amount": 1}"#),
+        ],
+    ),
+    (
+        "repeats what exists already (read_holds_pkey)",
+        &[
+            ("account", 6, 1, "account.held", r##"{"task": "#7", "amount": 50}"##),
+            ("account", 8, 1, "account.held", r##"{"task": "#7", "amount": 50}"##),
+        ],
+    ),
+    (
+        "the open hold it is about does not exist",
+        &[("account", 9, 1, "account.settled", r##"{"task": "#10", "charged": 1, "released": 1}"##)],
+    ),
+    (
+        "the charge it is about does not exist",
+        &[
+            ("account", 11, 1, "account.held", r##"{"task": "#12", "amount": 50}"##),
+            ("account", 11, 2, "account.settled", r##"{"task": "#12", "charged": 40, "released": 10}"##),
+            ("account", 11, 3, "account.refunded", r##"{"task": "#12", "key": "a", "amount": 39, "reason": "r"}"##),
+            ("account", 11, 4, "account.refunded", r##"{"task": "#12", "key": "b", "amount": 2, "reason": "r"}"##),
+        ],
+    ),
+    (
+        "the task it is about does not exist",
+        &[
+            ("attempt", 13, 1, "attempt.planned", r##"{"task": "#14", "number": 1, "provider": "p"}"##),
+            ("attempt", 13, 2, "attempt.submission_begun", r#"{"round": 1, "give_up_at": "2030-01-01T00:00:00Z"}"#),
+        ],
+    ),
+    (
+        "the event before it in its stream is missing",
+        &[("attempt", 15, 2, "attempt.submission_begun", r#"{"round": 1, "give_up_at": "2030-01-01T00:00:00Z"}"#)],
+    ),
+    (
+        "the video it is about does not exist",
+        &[
+            ("task", 16, 1, "task.submitted", ORDER),
+            (
+                "task",
+                16,
+                2,
+                "task.succeeded",
+                r#"{"probe": {"duration_millis": null, "width": 1, "height": 1, "video_codec": "h264",
+            "audio_codec": null, "millihertz": null}, "thumbnail": null, "charge": 1}"#,
+            ),
+        ],
+    ),
+    (
+        "repeats what exists already (read_assets_pkey)",
+        &[
+            ("task", 17, 1, "task.submitted", ORDER),
+            ("task", 17, 2, "task.video_stored", VIDEO),
+            ("task", 18, 1, "task.submitted", ORDER),
+            ("task", 18, 2, "task.video_stored", VIDEO),
+        ],
+    ),
+    ("the category is not known", &[("ghost", 19, 1, "ghost.seen", "{}")]),
+    ("does not decode", &[("account", 20, 1, "account.granted", r#"{"key": 7}"#)]),
+];
+
+const ORDER: &str = r##"{"order": {"task": "#16", "tenant": "#90", "account": "#90", "provider": "p", "model": "m",
+    "duration_seconds": 4, "input_assets": ["#91", "#92"], "request_ref": "r", "hold": 50, "price_per_second": 10,
+    "submitted_at": "2029-01-01T00:00:00Z", "give_up_at": "2030-01-01T00:00:00Z"}}"##;
+const VIDEO: &str = r##"{"video": {"asset": "#93", "object": {"key": "k", "bytes": 1, "sha256": "ab", "content_type": "v"}},
+    "at": "2029-01-01T00:00:00Z"}"##;
+
+/// Also where the event that it can not follow came just before, in the same batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_have_happened_is_named_however_events_are_batched() -> Result<()> {
+    for batch in [1, 500] {
+        on_database(move |pool| async move {
+            let mut connection = pool.acquire().await?;
+            let projector = Projector::new(pool.clone(), ProjectorConfig { batch, ..ProjectorConfig::default() });
+            for (wrong, events) in IMPOSSIBLE {
+                let mut last = 0;
+                for (category, stream, version, name, body) in *events {
+                    let body = (0..100).rev().fold((*body).to_owned(), |body, id| {
+                        body.replace(&format!("#{id}"), &Uuid::from_u128(id).to_string())
+                    });
+                    let body = serde_json::from_str(&body)?;
+                    last = append(&mut connection, category, Uuid::from_u128(*stream), *version, name, body).await?;
+                }
+                let fault = match projector.catch_up().await {
+                    Err(ProjectError::Corrupt(fault)) => fault,
+                    other => anyhow::bail!("{wrong}: {other:?}"),
+                };
+                ensure!(fault.position == last && fault.to_string().contains(wrong), "{wrong} instead of {fault}");
+                let status = projection_status(&pool).await?;
+                ensure!(status.position == last - 1 && status.fault_position == Some(last), "{wrong}: {status:?}");
+                // As if it had never been.
+                sqlx::query("UPDATE projection_checkpoints SET position = $1").bind(last).execute(&pool).await?;
+            }
+            let inputs: Vec<Uuid> =
+                sqlx::query_scalar("SELECT input_assets FROM read_tasks LIMIT 1").fetch_one(&pool).await?;
+            ensure!(inputs == [Uuid::from_u128(91), Uuid::from_u128(92)]);
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 mod parts;
 mod project;
 mod relay;
+mod seal;
 mod serve;
 mod work;
 
@@ -28,13 +29,15 @@ pub enum Role {
     Relay,
     /// Read models.
     Project,
+    /// Seals over the log.
+    Seal,
 }
 
 impl Role {
     /// Every role, as in development.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![Self::Project, Self::Relay, Self::Work(vec![]), Self::Serve]
+        vec![Self::Project, Self::Relay, Self::Seal, Self::Work(vec![]), Self::Serve]
     }
 }
 
@@ -99,6 +102,7 @@ pub async fn run(settings: &crate::Settings, roles: &[Role]) -> anyhow::Result<(
             Role::Work(groups) => work::start(&mut supervisor, &parts, settings, groups).await?,
             Role::Relay => relay::start(&mut supervisor, &parts, settings)?,
             Role::Project => project::start(&mut supervisor, &parts),
+            Role::Seal => seal::start(&mut supervisor, &parts, settings, roles.len() == 1)?,
         }
     }
     let grace = Duration::from_millis(settings.process.grace_ms);

@@ -1,18 +1,19 @@
 //! `read_accounts`, `read_account_entries`, `read_holds`: balances, one row a posting, one row a hold.
 
-use super::{At, Fault, one};
+use super::At;
+use super::rows::Rows;
+use super::tables::{AccountRow, EntryRow, HoldRow};
 use crate::error::FoldCause;
 use domain::ledger::{Event, State};
 use domain::money::Credits;
 use domain::time::Timestamp;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// A posting: what it moves, and the key there is one posting for.
 #[derive(Default)]
-struct Posting {
+pub(super) struct Posting {
     kind: &'static str,
-    key: String,
+    pub(super) key: String,
     /// Added to what is available; negative for a hold.
     amount: i64,
     held: i64,
@@ -20,36 +21,38 @@ struct Posting {
     refunded: i64,
 }
 
-/// The task whose hold was closed or whose charge was refunded.
-pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<Option<Uuid>, Fault> {
-    let posting = posting(event);
-    post(connection, at, &posting).await?;
+/// The task that a posting is for.
+pub(super) const fn task(event: &Event) -> Option<Uuid> {
     match event {
-        Event::Granted { .. } | Event::Adjusted { .. } => Ok(None),
-        Event::Held { task, amount, expires_at } => {
-            open(connection, at, task.0, amount.0, *expires_at).await?;
-            Ok(None)
-        }
-        Event::Settled { task, charged, released } => {
-            close(connection, at, task.0, charged.0, released.0, State::Settled).await?;
-            Ok(Some(task.0))
-        }
-        Event::Released { task, released } => {
-            close(connection, at, task.0, 0, released.0, State::Released).await?;
-            Ok(Some(task.0))
-        }
-        Event::HoldExpired { task, released, .. } => {
-            close(connection, at, task.0, 0, released.0, State::Expired).await?;
-            Ok(Some(task.0))
-        }
-        Event::Refunded { task, amount, .. } => {
-            refund(connection, at, task.0, amount.0).await?;
-            Ok(Some(task.0))
-        }
+        Event::Granted { .. } | Event::Adjusted { .. } => None,
+        Event::Held { task, .. }
+        | Event::Settled { task, .. }
+        | Event::Released { task, .. }
+        | Event::HoldExpired { task, .. }
+        | Event::Refunded { task, .. } => Some(task.0),
     }
 }
 
-fn posting(event: &Event) -> Posting {
+/// The task whose hold was closed or whose charge was refunded.
+pub(super) fn fold(rows: &mut Rows, at: At, event: &Event) -> Result<Option<Uuid>, FoldCause> {
+    post(rows, at, posting(event))?;
+    match event {
+        Event::Granted { .. } | Event::Adjusted { .. } => return Ok(None),
+        Event::Held { task, amount, expires_at } => {
+            open(rows, at, task.0, amount.0, *expires_at)?;
+            return Ok(None);
+        }
+        Event::Settled { task, charged, released } => {
+            close(rows, at, task.0, charged.0, released.0, State::Settled)?;
+        }
+        Event::Released { task, released } => close(rows, at, task.0, 0, released.0, State::Released)?,
+        Event::HoldExpired { task, released, .. } => close(rows, at, task.0, 0, released.0, State::Expired)?,
+        Event::Refunded { task, amount, .. } => refund(rows, at, task.0, amount.0)?,
+    }
+    Ok(task(event))
+}
+
+pub(super) fn posting(event: &Event) -> Posting {
     // Settling, releasing and expiring are three ways to close one hold: they share a key, so that a hold is closed once.
     let freed = |kind, task, released: &Credits| Posting {
         kind,
@@ -94,100 +97,106 @@ fn posting(event: &Event) -> Posting {
 
 /// The posting's row and the balance it leads to. An account has its tenant's id; whoever granted credits may be of another
 /// tenant.
-async fn post(connection: &mut PgConnection, at: At, posting: &Posting) -> Result<(), Fault> {
-    let moved = sqlx::query(
-        "/* fold.posted */
-         WITH entry AS (
-             INSERT INTO read_account_entries (account_id, version, kind, business_key, amount, charged, created_at, position)
-             VALUES ($1, $2, $3, $4, $5, $7, $9, $10))
-         INSERT INTO read_accounts AS a (account_id, tenant_id, version, available, held, charged, refunded, updated_at, position)
-         SELECT $1, $1, $2, $5, $6, $7, $8, $9, $10
-          WHERE $2 = 1 OR EXISTS (SELECT FROM read_accounts WHERE account_id = $1)
-         ON CONFLICT (account_id) DO UPDATE
-            SET version = $2, available = a.available + $5, held = a.held + $6, charged = a.charged + $7,
-                refunded = a.refunded + $8, updated_at = $9, position = $10
-          WHERE a.version = $2 - 1",
-    )
-    .bind(at.stream)
-    .bind(at.version)
-    .bind(posting.kind)
-    .bind(&posting.key)
-    .bind(posting.amount)
-    .bind(posting.held)
-    .bind(posting.charged)
-    .bind(posting.refunded)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(connection)
-    .await?;
-    one(moved.rows_affected(), FoldCause::OutOfOrder)
-}
-
-async fn open(
-    connection: &mut PgConnection,
-    at: At,
-    task: Uuid,
-    reserved: i64,
-    expires_at: Option<Timestamp>,
-) -> Result<(), Fault> {
-    sqlx::query(
-        "/* fold.hold_opened */
-         INSERT INTO read_holds (task_id, account_id, reserved, state, expires_at, updated_at, position)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-    )
-    .bind(task)
-    .bind(at.stream)
-    .bind(reserved)
-    .bind(State::Open.name())
-    .bind(expires_at)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(connection)
-    .await?;
+fn post(rows: &mut Rows, at: At, posting: Posting) -> Result<(), FoldCause> {
+    let repeated = |key: &str| Err(FoldCause::Repeated(key.to_owned()));
+    if !rows.postings.insert((at.stream, at.version)) {
+        return repeated("read_account_entries_pkey");
+    }
+    if !rows.business_keys.insert((at.stream, posting.key.clone())) {
+        return repeated("read_account_entries_account_id_business_key_key");
+    }
+    if at.version == 1 && rows.accounts.get(&at.stream).is_none() {
+        rows.accounts.add(at.stream, empty(at));
+    }
+    let row = rows.accounts.change(&at.stream).filter(|row| row.version == at.version - 1);
+    let row = row.ok_or(FoldCause::OutOfOrder)?;
+    row.available = sum(row.available, posting.amount)?;
+    row.held = sum(row.held, posting.held)?;
+    row.charged = sum(row.charged, posting.charged)?;
+    row.refunded = sum(row.refunded, posting.refunded)?;
+    row.version = at.version;
+    row.updated_at = at.recorded_at;
+    row.position = at.position;
+    rows.entries.push(EntryRow {
+        account_id: at.stream,
+        version: at.version,
+        kind: posting.kind.to_owned(),
+        business_key: posting.key,
+        amount: posting.amount,
+        charged: posting.charged,
+        created_at: at.recorded_at,
+        position: at.position,
+    });
     Ok(())
 }
 
-/// A hold is closed after its task has ended: then nothing is left for the task to wait for.
-async fn close(
-    connection: &mut PgConnection,
-    at: At,
-    task: Uuid,
-    settled: i64,
-    released: i64,
-    state: State,
-) -> Result<(), Fault> {
-    let closed = sqlx::query(
-        "/* fold.hold_closed */
-         WITH rest AS (UPDATE read_tasks SET wake_at = NULL WHERE task_id = $1 AND finished_at IS NOT NULL)
-         UPDATE read_holds SET settled = $3, released = $4, state = $5, updated_at = $6, position = $7
-          WHERE task_id = $1 AND account_id = $2 AND state = $8",
-    )
-    .bind(task)
-    .bind(at.stream)
-    .bind(settled)
-    .bind(released)
-    .bind(state.name())
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .bind(State::Open.name())
-    .execute(connection)
-    .await?;
-    one(closed.rows_affected(), FoldCause::Dangling("open hold"))
+const fn empty(at: At) -> AccountRow {
+    AccountRow {
+        account_id: at.stream,
+        tenant_id: at.stream,
+        version: 0,
+        available: 0,
+        held: 0,
+        charged: 0,
+        refunded: 0,
+        updated_at: at.recorded_at,
+        position: at.position,
+    }
 }
 
-async fn refund(connection: &mut PgConnection, at: At, task: Uuid, amount: i64) -> Result<(), Fault> {
-    let refunded = sqlx::query(
-        "/* fold.refunded */
-         UPDATE read_holds SET refunded = refunded + $3, updated_at = $4, position = $5
-          WHERE task_id = $1 AND account_id = $2 AND state = $6 AND refunded + $3 <= settled",
-    )
-    .bind(task)
-    .bind(at.stream)
-    .bind(amount)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .bind(State::Settled.name())
-    .execute(connection)
-    .await?;
-    one(refunded.rows_affected(), FoldCause::Dangling("charge"))
+fn sum(one: i64, other: i64) -> Result<i64, FoldCause> {
+    one.checked_add(other).ok_or(FoldCause::OutOfRange)
+}
+
+fn open(rows: &mut Rows, at: At, task: Uuid, reserved: i64, expires_at: Option<Timestamp>) -> Result<(), FoldCause> {
+    if rows.holds.get(&task).is_some() {
+        return Err(FoldCause::Repeated("read_holds_pkey".to_owned()));
+    }
+    let row = HoldRow {
+        task_id: task,
+        account_id: at.stream,
+        reserved,
+        settled: 0,
+        released: 0,
+        refunded: 0,
+        state: State::Open.name().to_owned(),
+        expires_at,
+        updated_at: at.recorded_at,
+        position: at.position,
+    };
+    rows.holds.add(task, row);
+    Ok(())
+}
+
+/// The hold of a task, if it is of this account and in this state.
+fn hold(rows: &mut Rows, at: At, task: Uuid, state: State) -> Option<&mut HoldRow> {
+    rows.holds.change(&task).filter(|row| row.account_id == at.stream && row.state == state.name())
+}
+
+/// A hold is closed after its task has ended: then nothing is left for the task to wait for.
+fn close(rows: &mut Rows, at: At, task: Uuid, settled: i64, released: i64, state: State) -> Result<(), FoldCause> {
+    let row = hold(rows, at, task, State::Open).ok_or(FoldCause::Dangling("open hold"))?;
+    row.settled = settled;
+    row.released = released;
+    row.state = state.name().to_owned();
+    row.updated_at = at.recorded_at;
+    row.position = at.position;
+    if rows.tasks.get(&task).is_some_and(|row| row.finished_at.is_some() && row.wake_at.is_some())
+        && let Some(row) = rows.tasks.change(&task)
+    {
+        row.wake_at = None;
+    }
+    Ok(())
+}
+
+fn refund(rows: &mut Rows, at: At, task: Uuid, amount: i64) -> Result<(), FoldCause> {
+    let row = hold(rows, at, task, State::Settled).ok_or(FoldCause::Dangling("charge"))?;
+    let refunded = sum(row.refunded, amount)?;
+    if refunded > row.settled {
+        return Err(FoldCause::Dangling("charge"));
+    }
+    row.refunded = refunded;
+    row.updated_at = at.recorded_at;
+    row.position = at.position;
+    Ok(())
 }

@@ -1,10 +1,11 @@
 //! `read_attempts`: one row an attempt; and when its task goes on, which the current attempt's events say.
 
-use super::{At, Fault, integer, one};
+use super::rows::Rows;
+use super::tables::AttemptRow;
+use super::{At, array, extend, integer};
 use crate::error::FoldCause;
 use domain::attempt::{Event, State};
 use domain::time::Timestamp;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// The end states of a task: nothing wakes it any more, late news of an attempt included.
@@ -21,7 +22,7 @@ struct Change<'a> {
     round: Option<u32>,
     job: Option<&'a str>,
     percent: Option<u8>,
-    polls: i32,
+    polled: bool,
     orphan: Option<&'a str>,
     error: Option<(Option<&'static str>, &'a str, &'a str)>,
     /// A submission leaves now.
@@ -31,17 +32,20 @@ struct Change<'a> {
 }
 
 /// The attempt's task.
-pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<Option<Uuid>, Fault> {
+pub(super) fn fold(rows: &mut Rows, at: At, event: &Event) -> Result<Uuid, FoldCause> {
     if let Event::Planned { task, number, provider } = event {
-        insert(connection, at, task.0, *number, provider).await?;
-        return Ok(Some(task.0));
+        insert(rows, at, task.0, integer(*number), provider)?;
+        return Ok(task.0);
     }
     let change = change(event);
-    let (task, number) = update(connection, at, &change).await?;
+    let row = rows.attempts.change(&at.stream).filter(|row| row.version == at.version - 1);
+    let row = row.ok_or(FoldCause::OutOfOrder)?;
+    update(row, at, &change);
+    let (task, number) = (row.task_id, row.number);
     if let Some(wake_at) = change.wake_at {
-        wake_task(connection, task, number, wake_at).await?;
+        wake_task(rows, task, number, wake_at)?;
     }
-    Ok(Some(task))
+    Ok(task)
 }
 
 fn change(event: &Event) -> Change<'_> {
@@ -59,7 +63,7 @@ fn change(event: &Event) -> Change<'_> {
             Change { wake_at: Some(*next_lookup_at), ..to(State::Unclear) }
         }
         Event::Polled { percent, next_poll_at, .. } => {
-            Change { percent: *percent, polls: 1, wake_at: Some(*next_poll_at), ..to(State::Running) }
+            Change { percent: *percent, polled: true, wake_at: Some(*next_poll_at), ..to(State::Running) }
         }
         Event::Succeeded { .. } => to(State::Succeeded),
         Event::Failed { class, code, message } => {
@@ -71,85 +75,82 @@ fn change(event: &Event) -> Change<'_> {
     }
 }
 
-async fn insert(connection: &mut PgConnection, at: At, task: Uuid, number: u32, provider: &str) -> Result<(), Fault> {
+fn insert(rows: &mut Rows, at: At, task: Uuid, number: i32, provider: &str) -> Result<(), FoldCause> {
     if at.version != 1 {
-        return Err(FoldCause::OutOfOrder.into());
+        return Err(FoldCause::OutOfOrder);
     }
-    sqlx::query(
-        "/* fold.attempt_planned */
-         INSERT INTO read_attempts (attempt_id, task_id, tenant_id, version, number, provider, state, created_at, updated_at,
-                                    position)
-         VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $7, $8)",
-    )
-    .bind(at.stream)
-    .bind(task)
-    .bind(at.tenant)
-    .bind(integer(number))
-    .bind(provider)
-    .bind(State::Planned.name())
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(connection)
-    .await?;
+    if rows.attempts.get(&at.stream).is_some() {
+        return Err(FoldCause::Repeated("read_attempts_pkey".to_owned()));
+    }
+    if !rows.numbers.insert((task, number)) {
+        return Err(FoldCause::Repeated("read_attempts_task_id_number_key".to_owned()));
+    }
+    let row = AttemptRow {
+        attempt_id: at.stream,
+        task_id: task,
+        tenant_id: at.tenant,
+        version: 1,
+        number,
+        provider: provider.to_owned(),
+        state: State::Planned.name().to_owned(),
+        provider_job_id: None,
+        round: 0,
+        polls: 0,
+        percent: None,
+        orphans: array(std::iter::empty::<&str>()),
+        error_class: None,
+        error_code: None,
+        error_message: None,
+        submit_started_at: None,
+        submit_finished_at: None,
+        wake_at: None,
+        created_at: at.recorded_at,
+        updated_at: at.recorded_at,
+        position: at.position,
+    };
+    rows.attempts.add(at.stream, row);
     Ok(())
 }
 
-/// The attempt's task and number.
-async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> Result<(Uuid, i32), Fault> {
-    let (class, code, message) = match change.error {
-        Some((class, code, message)) => (class, Some(code), Some(message)),
-        None => (None, None, None),
-    };
-    let updated: Option<(Uuid, i32)> = sqlx::query_as(
-        "/* fold.attempt_changed */
-         UPDATE read_attempts
-            SET version = $2, state = coalesce($3, state), wake_at = CASE WHEN $3 IS NULL THEN wake_at ELSE $4 END,
-                round = coalesce($5, round), provider_job_id = coalesce($6, provider_job_id),
-                -- Progress never goes back, whatever a provider says.
-                percent = greatest(percent, $7), polls = polls + $8,
-                orphans = CASE WHEN $9::text IS NULL THEN orphans ELSE orphans || $9 END,
-                error_class = coalesce($10, error_class), error_code = coalesce($11, error_code),
-                error_message = coalesce($12, error_message),
-                submit_started_at = CASE WHEN $13 THEN $15 ELSE submit_started_at END,
-                submit_finished_at = CASE WHEN $13 THEN NULL WHEN $14 THEN coalesce(submit_finished_at, $15)
-                                          ELSE submit_finished_at END,
-                updated_at = $15, position = $16
-          WHERE attempt_id = $1 AND version = $2 - 1
-         RETURNING task_id, number",
-    )
-    .bind(at.stream)
-    .bind(at.version)
-    .bind(change.state.map(State::name))
-    .bind(change.wake_at)
-    .bind(change.round.map(integer))
-    .bind(change.job)
-    .bind(change.percent.map(i32::from))
-    .bind(change.polls)
-    .bind(change.orphan)
-    .bind(class)
-    .bind(code)
-    .bind(message)
-    .bind(change.starts)
-    .bind(change.ends)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .fetch_optional(connection)
-    .await?;
-    updated.ok_or_else(|| FoldCause::OutOfOrder.into())
+fn update(row: &mut AttemptRow, at: At, change: &Change<'_>) {
+    if let Some(state) = change.state {
+        row.state = state.name().to_owned();
+        row.wake_at = change.wake_at;
+    }
+    if let Some(round) = change.round {
+        row.round = integer(round);
+    }
+    if let Some(job) = change.job {
+        row.provider_job_id = Some(job.to_owned());
+    }
+    // Progress never goes back, whatever a provider says.
+    row.percent = row.percent.max(change.percent.map(i32::from));
+    row.polls = row.polls.saturating_add(i32::from(change.polled));
+    if let Some(job) = change.orphan {
+        extend(&mut row.orphans, job);
+    }
+    if let Some((class, code, message)) = change.error {
+        if let Some(class) = class {
+            row.error_class = Some(class.to_owned());
+        }
+        row.error_code = Some(code.to_owned());
+        row.error_message = Some(message.to_owned());
+    }
+    if change.starts {
+        row.submit_started_at = Some(at.recorded_at);
+        row.submit_finished_at = None;
+    } else if change.ends {
+        row.submit_finished_at = row.submit_finished_at.or(Some(at.recorded_at));
+    }
+    row.version = at.version;
+    row.updated_at = at.recorded_at;
+    row.position = at.position;
 }
 
-async fn wake_task(connection: &mut PgConnection, task: Uuid, number: i32, wake_at: Timestamp) -> Result<(), Fault> {
-    let updated = sqlx::query(
-        "/* fold.wake_task */
-         UPDATE read_tasks
-            SET wake_at = CASE WHEN attempt_no = $2 AND state <> ALL ($4) THEN $3 ELSE wake_at END
-          WHERE task_id = $1",
-    )
-    .bind(task)
-    .bind(number)
-    .bind(wake_at)
-    .bind(ENDED.as_slice())
-    .execute(connection)
-    .await?;
-    one(updated.rows_affected(), FoldCause::Dangling("task"))
+fn wake_task(rows: &mut Rows, task: Uuid, number: i32, wake_at: Timestamp) -> Result<(), FoldCause> {
+    let row = rows.tasks.change(&task).ok_or(FoldCause::Dangling("task"))?;
+    if row.attempt_no == number && !ENDED.contains(&row.state.as_str()) {
+        row.wake_at = Some(wake_at);
+    }
+    Ok(())
 }

@@ -1,10 +1,11 @@
 //! `read_tasks`: one row a task.
 
-use super::{At, Fault, integer, one};
+use super::rows::Rows;
+use super::tables::TaskRow;
+use super::{At, array, integer};
 use crate::error::FoldCause;
 use domain::task::{Event, Order, State};
 use domain::time::{Timestamp, seconds};
-use sqlx::PgConnection;
 
 // How long after an event a task that hears nothing counts as stalled. Where the event itself names a time, that counts.
 const QUEUED_SECONDS: u64 = 30;
@@ -75,12 +76,14 @@ impl Change<'_> {
     }
 }
 
-pub(super) async fn fold(connection: &mut PgConnection, at: At, event: &Event) -> Result<(), Fault> {
+pub(super) fn fold(rows: &mut Rows, at: At, event: &Event) -> Result<(), FoldCause> {
     let change = change(event, at.recorded_at);
-    match event {
-        Event::Submitted { order } => insert(connection, at, order, &change).await,
-        _ => update(connection, at, &change).await,
+    if let Event::Submitted { order } = event {
+        return insert(rows, at, order, &change);
     }
+    let row = rows.tasks.change(&at.stream).filter(|row| row.version == at.version - 1);
+    update(row.ok_or(FoldCause::OutOfOrder)?, at, &change);
+    Ok(())
 }
 
 fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
@@ -137,73 +140,69 @@ fn change(event: &Event, recorded_at: Timestamp) -> Change<'_> {
     }
 }
 
-async fn insert(connection: &mut PgConnection, at: At, order: &Order, change: &Change<'_>) -> Result<(), Fault> {
+fn insert(rows: &mut Rows, at: At, order: &Order, change: &Change<'_>) -> Result<(), FoldCause> {
     if at.version != 1 {
-        return Err(FoldCause::OutOfOrder.into());
+        return Err(FoldCause::OutOfOrder);
     }
-    sqlx::query(
-        "/* fold.task_submitted */
-         INSERT INTO read_tasks (task_id, tenant_id, version, state, provider, model, duration_seconds, input_assets, hold,
-                                 wake_at, created_at, updated_at, position)
-         VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    )
-    .bind(at.stream)
-    .bind(order.tenant.0)
-    .bind(change.state.map(State::name))
-    .bind(&order.provider)
-    .bind(&order.model)
-    .bind(integer(order.duration_seconds))
-    .bind(order.input_assets.iter().map(|asset| asset.0).collect::<Vec<_>>())
-    .bind(order.hold.0)
-    .bind(change.wake.instant())
-    .bind(order.submitted_at)
-    .bind(at.recorded_at)
-    .bind(at.position)
-    .execute(connection)
-    .await?;
+    if rows.tasks.get(&at.stream).is_some() {
+        return Err(FoldCause::Repeated("read_tasks_pkey".to_owned()));
+    }
+    let row = TaskRow {
+        task_id: at.stream,
+        tenant_id: order.tenant.0,
+        version: 1,
+        state: State::Queued.name().to_owned(),
+        provider: order.provider.clone(),
+        model: order.model.clone(),
+        duration_seconds: integer(order.duration_seconds),
+        input_assets: array(order.input_assets.iter().map(|asset| asset.0.to_string())),
+        hold: order.hold.0,
+        charge: None,
+        attempt_no: 0,
+        error_class: None,
+        error_code: None,
+        error_message: None,
+        review_reason: None,
+        canceled_by: None,
+        wake_at: change.wake.instant(),
+        created_at: order.submitted_at,
+        updated_at: at.recorded_at,
+        finished_at: None,
+        position: at.position,
+    };
+    rows.tasks.add(at.stream, row);
     Ok(())
 }
 
-async fn update(connection: &mut PgConnection, at: At, change: &Change<'_>) -> Result<(), Fault> {
-    let (class, code, message) = match change.error {
-        Some((class, code, message)) => (Some(class), Some(code), Some(message)),
-        None => (None, None, None),
-    };
-    let updated = sqlx::query(
-        "/* fold.task_changed */
-         UPDATE read_tasks
-            SET version = $2,
-                state = CASE WHEN $3::text IS NULL OR stays THEN read_tasks.state
-                             WHEN canceled_by IS NULL THEN $3 ELSE coalesce($16, $3) END,
-                wake_at = CASE WHEN $4 OR stays THEN wake_at ELSE $5 END,
-                attempt_no = coalesce($6, attempt_no), charge = coalesce($7, charge),
-                error_class = coalesce($8, error_class), error_code = coalesce($9, error_code),
-                error_message = coalesce($10, error_message),
-                review_reason = CASE WHEN stays THEN review_reason ELSE $11 END,
-                canceled_by = coalesce($12, canceled_by), updated_at = $13,
-                finished_at = CASE WHEN $14 THEN $13 ELSE finished_at END, position = $15
-           FROM (SELECT $17 AND state = $18 AS stays FROM read_tasks WHERE task_id = $1) review
-          WHERE task_id = $1 AND version = $2 - 1",
-    )
-    .bind(at.stream)
-    .bind(at.version)
-    .bind(change.state.map(State::name))
-    .bind(change.wake == Wake::Keep)
-    .bind(change.wake.instant())
-    .bind(change.attempt_no.map(integer))
-    .bind(change.charge)
-    .bind(class)
-    .bind(code)
-    .bind(message)
-    .bind(change.review_reason)
-    .bind(change.canceled_by)
-    .bind(at.recorded_at)
-    .bind(change.state.is_some_and(State::is_terminal))
-    .bind(at.position)
-    .bind(change.if_canceled.map(State::name))
-    .bind(change.not_in_review)
-    .bind(State::ManualReview.name())
-    .execute(connection)
-    .await?;
-    one(updated.rows_affected(), FoldCause::OutOfOrder)
+fn update(row: &mut TaskRow, at: At, change: &Change<'_>) {
+    let stays = change.not_in_review && row.state == State::ManualReview.name();
+    if !stays {
+        if let Some(state) = change.state {
+            // Whether a cancel was asked for before this event.
+            let instead = change.if_canceled.filter(|_| row.canceled_by.is_some());
+            row.state = instead.unwrap_or(state).name().to_owned();
+        }
+        if change.wake != Wake::Keep {
+            row.wake_at = change.wake.instant();
+        }
+        row.review_reason = change.review_reason.map(str::to_owned);
+    }
+    if let Some(number) = change.attempt_no {
+        row.attempt_no = integer(number);
+    }
+    row.charge = change.charge.or(row.charge);
+    if let Some((class, code, message)) = change.error {
+        row.error_class = Some(class.to_owned());
+        row.error_code = Some(code.to_owned());
+        row.error_message = Some(message.to_owned());
+    }
+    if let Some(by) = change.canceled_by {
+        row.canceled_by = Some(by.to_owned());
+    }
+    if change.state.is_some_and(State::is_terminal) {
+        row.finished_at = Some(at.recorded_at);
+    }
+    row.version = at.version;
+    row.updated_at = at.recorded_at;
+    row.position = at.position;
 }
