@@ -171,9 +171,9 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|it| it.code()).map(std::borrow::Cow::into_owned)
 }
 
-/// Whether the login is a member now.
+/// Whether the login is a member now, and has the group's rights without asking for them.
 async fn member(pool: &PgPool, service: &RoleName, login: &str) -> Result<bool, sqlx::Error> {
-    const MEMBER: &str = "/* roles.member */ SELECT pg_has_role($1, $2, 'MEMBER') FROM pg_roles WHERE rolname = $1";
+    const MEMBER: &str = "/* roles.member */ SELECT pg_has_role($1, $2, 'USAGE') FROM pg_roles WHERE rolname = $1";
     let is = async || sqlx::query_scalar(MEMBER).bind(login).bind(&service.0).fetch_optional(pool).await;
     match is().await? {
         Some(true) => return Ok(true),

@@ -1,4 +1,5 @@
 //! The rules of the database: who may do what, how migrations may change it, and how others follow the log.
+//! Some of it is about the whole repository; it is here because the package `tests` takes the whole workspace to build.
 
 mod follow;
 mod lint;

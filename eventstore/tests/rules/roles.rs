@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 const EXPECTED: &[(&str, &str, &str)] = &[
     ("_sqlx_migrations", "S", "S"),
     ("events", "SI", "S"),
+    ("event_hashes", "SI", "S"),
+    ("seals", "SI", "S"),
     ("outbox_events", "SIUD", "S"),
     ("inbox_dedup", "SIUD", "S"),
     ("message_quarantine", "SIUD", "c"),

@@ -68,7 +68,7 @@ async fn a_log_that_was_hashed_anew_is_found_by_its_seals() -> Anyhow {
         sqlx::query("UPDATE event_hashes SET hash = $2 WHERE position = $1")
             .bind(event.position)
             .bind(hash.0.as_slice())
-            .execute(database.pool())
+            .execute(database.owner())
             .await?;
     }
     let findings = report(&database).await?.findings;
