@@ -40,8 +40,9 @@ pub fn is_passing(error: &sqlx::Error) -> bool {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => true,
         sqlx::Error::Database(fault) => {
             let code = fault.code().unwrap_or_default();
-            // Connection faults; another try asked for; too few resources; ended or still starting; too long.
-            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)) || matches!(&*code, "25P03" | "55P03")
+            // Connection faults; another try asked for; too few resources; ended or still starting; read-only for now; too long.
+            ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class))
+                || matches!(&*code, "25006" | "25P03" | "55P03")
         }
         _ => false,
     }

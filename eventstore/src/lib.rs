@@ -28,7 +28,7 @@ pub use committed::Committed;
 pub use connect::{DatabaseConfig, MIGRATOR, OpenError, Store};
 pub use consume::{CallContext, Caller};
 pub use delivery::{Ack, Again, Delivery, Outcome};
-pub use error::{ExecuteError, StoreError};
+pub use error::{ExecuteError, StoreError, is_passing};
 pub use execute::{Executed, IdempotencyKey, Request, Submission};
 pub use history::{Difference, HistoryError, Moment, Past};
 pub use logged::LoggedEvent;

@@ -4,9 +4,10 @@ mod support;
 
 use anyhow::{Context, Result, ensure};
 use domain::id::TenantId;
-use domain::message::Envelope;
 use domain::message::envelope::MAX_BODY_BYTES;
+use domain::message::{Envelope, Topic};
 use domain::outcome::{Answer, Call, CancelAsked, Created, JobState, Polled};
+use domain::time::Timestamp;
 use eventstore::testkit::OwnServer;
 use eventstore::{CallContext, Caller, Committed};
 use projections::doctor::{Limits, examine};
@@ -19,9 +20,11 @@ use sqlx::postgres::PgListener;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::world::World;
 use support::{Broker, Running, eventually, insert_news, on_database, on_server, outbox_row, quick};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -205,7 +208,7 @@ impl Caller for AtWork {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wake_up_that_comes_early_is_not_played_back_and_forth() -> Result<()> {
     on_database(|pool| async move {
-        let policy = domain::process::Policy { poll_first_ms: 3_000, poll_cap_ms: 3_000, ..Default::default() };
+        let policy = domain::process::Policy { poll_first_ms: 6_000, poll_cap_ms: 6_000, ..Default::default() };
         let world = World::with(&pool, policy);
         let tenant = tenant_of(&world).await?;
         let broker = Broker::healthy();
@@ -216,7 +219,7 @@ async fn a_wake_up_that_comes_early_is_not_played_back_and_forth() -> Result<()>
         while begun.elapsed() < Duration::from_secs(2) {
             for message in broker.arrived().into_iter().skip(delivered) {
                 delivered += 1;
-                early += usize::from(message.topic == domain::message::Topic::GenerationPollDelay);
+                early += usize::from(message.topic == Topic::GenerationPollDelay);
                 world.deliver_now(&message, &AtWork).await?;
                 last = Instant::now();
             }
@@ -225,14 +228,10 @@ async fn a_wake_up_that_comes_early_is_not_played_back_and_forth() -> Result<()>
         ensure!(early == 1 && last < begun + Duration::from_secs(2), "the wake-up came {early} times in two seconds");
         world.cancel_by(tenant, task, "user:test").await?;
         let news = broker.arrived().len();
-        eventually(|| async { Ok(broker.arrived().len() > news) }).await.context("others waited for the wake-up")?;
-        eventually(|| async {
-            let polls =
-                broker.arrived().into_iter().filter(|it| it.topic == domain::message::Topic::GenerationPollDelay);
-            Ok(polls.count() >= 2)
-        })
-        .await
-        .context("it never came again")?;
+        eventually(|| async { Ok(broker.arrived().len() > news) }).await?;
+        let polls = || broker.arrived().into_iter().filter(|it| it.topic == Topic::GenerationPollDelay).count();
+        ensure!(polls() == 1, "other messages of the task waited for the wake-up");
+        eventually(|| async { Ok(polls() == 2) }).await.context("it never came again")?;
         relay.stop().await
     })
     .await
@@ -352,60 +351,73 @@ fn version_of(message: &OutboundMessage) -> Result<i64> {
     Envelope::parse(&message.body)?.payload["task_version"].as_i64().context("a version")
 }
 
-/// O12: a change of 20 KB commits; then PostgreSQL is killed and comes back while 20 changes commit. Relay, projector and whoever
-/// watches a task have no timers to help them here, and catch up from the tables within 10 s.
+/// Relay, projector and the hub of changes, none of them with a timer that would help here.
+struct Readers {
+    relay: Running,
+    reader: Reader,
+    stop: CancellationToken,
+    _background: tokio::task::JoinSet<()>,
+}
+
+impl Readers {
+    fn start(world: &World, broker: &Arc<Broker>) -> Self {
+        let (pool, day) = (world.store.pool(), Duration::from_secs(24 * 3600));
+        let relay = Running::relay(pool, broker, RelayConfig { tick: day, ..RelayConfig::default() });
+        let projector = Projector::new(pool.clone(), ProjectorConfig { tick: day, batch: 500 });
+        let (stop, reader) = (CancellationToken::new(), Reader::new(&world.store));
+        let (token, listening) = (stop.clone(), reader.clone());
+        let mut background = tokio::task::JoinSet::new();
+        background.spawn(async move { projector.run(token).await });
+        background.spawn(async move { match listening.listen().await {} });
+        Self { relay, reader, stop, _background: background }
+    }
+}
+
+/// Twenty tasks are submitted and one is cancelled while the server is away and comes back.
+async fn through_a_restart(pool: PgPool, down: oneshot::Sender<()>, up: oneshot::Receiver<Instant>) -> Result<()> {
+    let world = World::on(&pool);
+    let tenant = tenant_of(&world).await?;
+    let readers = Readers::start(&world, &Broker::healthy());
+    let unsent = async || Ok(relay_status(&pool).await?.unsent == 0);
+    let long = "\u{4e2d}".repeat(7_000);
+    let task = world.submit_text(tenant, &long).await?;
+    eventually(unsent).await?;
+    let mut watch = readers.reader.changes().watch(task);
+    down.send(()).ok();
+    let mut committed = 0;
+    while committed < 20 {
+        committed += usize::from(world.submit(tenant).await.is_ok());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    while world.cancel_by(tenant, task, &long).await.is_err() {}
+    let up = up.await?;
+    tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.context("who watches was not told")?;
+    let seen = readers.reader.wait_for_version(Viewer::of(tenant), task, 2, Duration::from_secs(10)).await?;
+    ensure!(matches!(&seen, Seen::Fresh(row) if row.state == "CANCELED"), "{seen:?}");
+    eventually(unsent).await.context("the relay is deaf")?;
+    let behind = async || Ok(projection_status(&pool).await?.behind_events == 0);
+    eventually(behind).await.context("the projector is deaf")?;
+    println!("all caught up {:?} after the restart", up.elapsed());
+    readers.stop.cancel();
+    readers.relay.stop().await
+}
+
+/// O12: changes of 20 KB commit; PostgreSQL is killed and comes back while 20 changes commit. Relay, projector and whoever watches
+/// a task catch up from the tables within 10 s.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_everybody_catches_up_from_the_tables() -> Result<()> {
     let mut server = OwnServer::start("restart", "-c fsync=off -c full_page_writes=off")?;
     let url = server.url().to_owned();
-    let (killed, kill) = tokio::sync::oneshot::channel::<()>();
-    let (restarted, back) = tokio::sync::oneshot::channel::<Instant>();
+    let (down, asked_down) = oneshot::channel();
+    let (is_up, up) = oneshot::channel();
     let restart = async move {
-        kill.await?;
+        asked_down.await?;
         server.kill().await?;
         server.start_again().await?;
-        restarted.send(Instant::now()).ok();
+        is_up.send(Instant::now()).ok();
         anyhow::Ok(server)
     };
-    let day = Duration::from_secs(24 * 3600);
-    let test = on_server(&url, |pool| async move {
-        let world = World::on(&pool);
-        let tenant = tenant_of(&world).await?;
-        let broker = Broker::healthy();
-        let relay = Running::relay(&pool, &broker, RelayConfig { tick: day, ..RelayConfig::default() });
-        let stop = CancellationToken::new();
-        let (projector, token) =
-            (Projector::new(pool.clone(), ProjectorConfig { tick: day, batch: 500 }), stop.clone());
-        let reader = Reader::new(&world.store);
-        let mut background = tokio::task::JoinSet::new();
-        background.spawn(async move { projector.run(token).await });
-        let listening = reader.clone();
-        background.spawn(async move { match listening.listen().await {} });
-
-        let long = "\u{4e2d}".repeat(7_000);
-        let task = world.submit_text(tenant, &long).await?;
-        eventually(|| async { Ok(relay_status(&pool).await?.unsent == 0) }).await?;
-        let mut watch = reader.changes().watch(task);
-        killed.send(()).ok();
-        let mut committed = 0;
-        while committed < 20 {
-            committed += usize::from(world.submit(tenant).await.is_ok());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        while world.cancel_by(tenant, task, &long).await.is_err() {}
-        let back = back.await?;
-        tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.context("who watches was not told")?;
-        let viewer = Viewer::of(tenant);
-        let seen = reader.wait_for_version(viewer, task, 2, Duration::from_secs(10)).await?;
-        ensure!(matches!(&seen, Seen::Fresh(row) if row.state == "CANCELED"), "{seen:?}");
-        eventually(|| async { Ok(relay_status(&pool).await?.unsent == 0) }).await.context("the relay is deaf")?;
-        let behind = || async { Ok(projection_status(&pool).await?.behind_events == 0) };
-        eventually(behind).await.context("the projector is deaf")?;
-        println!("all caught up {:?} after the restart", back.elapsed());
-        stop.cancel();
-        relay.stop().await
-    });
-    let (server, tested) = tokio::join!(restart, test);
+    let (server, tested) = tokio::join!(restart, on_server(&url, |pool| through_a_restart(pool, down, up)));
     tested?;
     drop(server?);
     Ok(())
@@ -417,7 +429,7 @@ async fn after_a_restart_everybody_catches_up_from_the_tables() -> Result<()> {
 async fn instants_are_the_same_everywhere() -> Result<()> {
     on_database(|pool| async move {
         let world = World::on(&pool);
-        world.live(60).await?;
+        world.live(30).await?;
         Projector::new(pool.clone(), ProjectorConfig::default()).catch_up().await?;
         let finer =
             "SELECT count(*) FROM (SELECT body::text FROM events UNION ALL SELECT payload::text FROM outbox_events) t
@@ -436,21 +448,22 @@ async fn instants_are_the_same_everywhere() -> Result<()> {
                           ON e.stream_id = t.task_id WHERE e.at <> t.updated_at";
         ensure!(count(&pool, differ).await? == 0, "updated at another time than recorded");
         let tasks = count(&pool, "SELECT count(*) FROM read_tasks").await?;
-        ensure!(tasks == 60, "{tasks} tasks");
-        // On the wire: sent once more, for the test to see.
-        sqlx::query("UPDATE outbox_events SET published_at = NULL").execute(&pool).await?;
+        ensure!(tasks == 30, "{tasks} tasks");
+        // On the wire: some of them sent once more, for the test to see.
+        let recorded: Vec<(Uuid, Timestamp)> = sqlx::query_as(
+            "UPDATE outbox_events SET published_at = NULL WHERE id % 4 = 0 RETURNING event_id, occurred_at",
+        )
+        .fetch_all(&pool)
+        .await?;
         let broker = Broker::healthy();
         let relay = Running::relay(&pool, &broker, quick());
         eventually(|| async { Ok(relay_status(&pool).await?.unsent == 0) }).await?;
         relay.stop().await?;
+        let recorded: HashMap<Uuid, Timestamp> = recorded.into_iter().collect();
+        ensure!(recorded.len() > 30);
         for message in broker.arrived() {
-            let envelope = Envelope::parse(&message.body)?;
-            let recorded: domain::time::Timestamp =
-                sqlx::query_scalar("SELECT occurred_at FROM outbox_events WHERE event_id = $1")
-                    .bind(message.key.0)
-                    .fetch_one(&pool)
-                    .await?;
-            ensure!(envelope.occurred_at == recorded, "{} is not {recorded}", envelope.occurred_at);
+            let told = Envelope::parse(&message.body)?.occurred_at;
+            ensure!(recorded.get(&message.key.0) == Some(&told), "{told} is not {:?}", recorded.get(&message.key.0));
         }
         Ok(())
     })

@@ -106,6 +106,10 @@ impl OwnServer {
             .spawn()?;
         self.leader = child.id();
         self.child = Some(child);
+        if let Some(started) = Process::of(self.leader).map(|it| it.started) {
+            // So that `./dev` knows it again, also where this process dies.
+            fs::write(self.state.join("run/postgres.pid"), format!("{} {started}\n", self.leader))?;
+        }
         let end = Instant::now() + PATIENCE;
         while let Err(error) = PgConnection::connect(&self.url).await {
             let ended = self.child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
@@ -136,7 +140,7 @@ impl OwnServer {
         let mut family = vec![self.leader];
         for entry in fs::read_dir("/proc")? {
             let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if stat(pid).is_some_and(|(_, parent)| parent == self.leader) {
+            if Process::of(pid).is_some_and(|it| it.parent == self.leader) {
                 family.push(pid);
             }
         }
@@ -149,35 +153,39 @@ impl OwnServer {
         if let Some(child) = &mut self.child {
             child.try_wait().ok();
         }
-        family.iter().all(|pid| stat(*pid).is_none_or(|(state, _)| state == 'Z'))
+        family.iter().all(|pid| Process::of(*pid).is_none_or(|it| it.state == "Z"))
     }
 }
 
 impl Drop for OwnServer {
-    /// Asks it to end first: a server that was killed leaves a block of shared memory behind.
     fn drop(&mut self) {
-        let leader = [self.leader];
-        let end = Instant::now() + PATIENCE;
-        let mut asked = signal("INT", &leader).is_ok();
-        while asked && !self.is_gone(&leader) {
-            asked = Instant::now() < end;
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        if !self.is_gone(&leader) {
-            self.strike().ok();
-        }
         if let Err(said) = dev(&self.state, &["reset", "--yes"], "") {
             tracing::warn!(state = %self.state.display(), said, "a test's server was left behind");
+        }
+        if let Some(child) = &mut self.child {
+            child.try_wait().ok();
         }
     }
 }
 
-/// The state and the parent of a process; `None` when there is none of this number.
-fn stat(pid: u32) -> Option<(char, u32)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything, brackets too.
-    let mut words = text.rsplit_once(')')?.1.split_whitespace();
-    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+/// What the kernel says about a process.
+struct Process {
+    /// One letter; `Z`: it has ended and waits to be reaped.
+    state: String,
+    parent: u32,
+    /// In clock ticks since the machine started: with its number, its name for ever.
+    started: u64,
+}
+
+impl Process {
+    /// `None` when there is none of this number.
+    fn of(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before it may hold anything, brackets too.
+        let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let started = words.get(19)?.parse().ok()?;
+        Some(Self { state: (*words.first()?).to_owned(), parent: words.get(1)?.parse().ok()?, started })
+    }
 }
 
 /// The shell's own `kill`: the standard library can only send SIGKILL, and only to children.

@@ -61,6 +61,15 @@ pub enum ReadError {
     Database(#[from] sqlx::Error),
 }
 
+impl ReadError {
+    /// Whether the same may work a moment later: see [`eventstore::is_passing`].
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        let Self::Database(error) = self;
+        eventstore::is_passing(error)
+    }
+}
+
 /// Answers read queries. Cheap to clone: clones share the pool and the hub of changes.
 #[derive(Clone)]
 pub struct Reader {
