@@ -158,7 +158,7 @@ impl Tx<'_> {
         closing: Option<&Closing<'_>>,
     ) -> Result<(), StoreError> {
         let Writes { events, outbox, notices } = writes;
-        sqlx::query(
+        let appended = sqlx::query(
             "/* eventstore.append */
              WITH fence AS MATERIALIZED (
                  SELECT pg_advisory_xact_lock_shared((7::bigint << 56) | CASE WHEN is_called THEN last_value ELSE 0 END)
@@ -221,9 +221,13 @@ impl Tx<'_> {
         .bind(closing.map(|it| it.code))
         .bind(closing.and_then(|it| it.detail.as_deref()))
         .execute(&mut *self.inner)
-        .await?;
+        .await;
         self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };
         self.news |= if outbox.event_id.is_empty() { 0 } else { wakeup::OUTBOX };
+        if appended.is_err() {
+            self.lost();
+        }
+        appended?;
         Ok(())
     }
 
