@@ -38,8 +38,9 @@ impl Database {
     /// # Errors
     /// It can not be opened or migrated.
     pub async fn store(&self, connections: u32) -> anyhow::Result<Store> {
-        let config =
-            DatabaseConfig { url: self.url().into(), max_connections: connections, acquire_timeout_ms: 10_000 };
+        // As from a configuration file: what it does not say has the service's defaults.
+        let config = serde_json::json!({ "url": self.url().as_str(), "max_connections": connections });
+        let config: DatabaseConfig = serde_json::from_value(config)?;
         let store = Store::connect(&config, Policy::default()).await?;
         store.migrate().await?;
         Ok(store)

@@ -95,15 +95,16 @@ async fn create_template(connection: &mut PgConnection, history: &History) -> an
         "CREATE TEMP TABLE template (
              ord int, category text, version bigint, name text, schema_version smallint, body text,
              event_type text, message_version smallint, topic text, tag text, payload text);
-         CREATE TEMP TABLE ids (task text, attempt text, account text)",
+         CREATE TEMP TABLE ids (task text, attempt text, account text, asset text)",
     )
     .execute(&mut *connection)
     .await?;
     let ids = history.ids;
-    sqlx::query("/* bench.ids */ INSERT INTO ids VALUES ($1::text, $2::text, $3::text)")
+    sqlx::query("/* bench.ids */ INSERT INTO ids VALUES ($1, $2, $3, $4)")
         .bind(ids.task.0.to_string())
         .bind(ids.attempt.0.to_string())
         .bind(ids.account.0.to_string())
+        .bind(ids.asset.0.to_string())
         .execute(&mut *connection)
         .await?;
     for (number, line) in (0_i32..).zip(&history.lines) {
@@ -160,13 +161,14 @@ async fn write_tasks(
                 -- Of an account: its grant, and two events of each of its tasks before this one.
                 CASE t.category WHEN $6 THEN t.version + 2 * (s.g / $1) ELSE t.version END,
                 t.name, t.schema_version,
-                replace(replace(replace(t.body, i.task, s.task::text), i.attempt, s.attempt::text),
-                        i.account, s.account::text)::jsonb,
+                replace(replace(replace(replace(t.body, i.task, s.task::text), i.attempt, s.attempt::text),
+                                i.account, s.account::text), i.asset, s.asset::text)::jsonb,
                 s.account, md5('request' || s.g)::uuid, md5('cause' || s.g || '/' || t.ord)::uuid, 'worker:bench',
                 clock_timestamp()
            FROM ids i,
                 (SELECT g, md5('task' || g)::uuid AS task, md5('attempt' || g)::uuid AS attempt,
-                        md5('account' || g % $1)::uuid AS account FROM generate_series($2, $3 - 1) AS g) s,
+                        md5('account' || g % $1)::uuid AS account, md5('asset' || g)::uuid AS asset
+                   FROM generate_series($2, $3 - 1) AS g) s,
                 template t
           WHERE t.ord > 0 ORDER BY s.g, t.ord",
     )

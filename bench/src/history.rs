@@ -25,6 +25,8 @@ pub struct Ids {
     pub attempt: AttemptId,
     /// Who pays: its id is the tenant's.
     pub account: AccountId,
+    /// The video.
+    pub asset: AssetId,
 }
 
 /// An event of the history.
@@ -54,7 +56,8 @@ pub struct History {
 pub fn history(now: Timestamp) -> anyhow::Result<History> {
     let task = TaskId(Uuid::new_v4());
     let tenant = TenantId(Uuid::new_v4());
-    let ids = Ids { task, attempt: AttemptId::of(task, 1), account: AccountId::of(tenant) };
+    let attempt = AttemptId::of(task, 1);
+    let ids = Ids { task, attempt, account: AccountId::of(tenant), asset: AssetId::of(attempt, "video") };
     let policy = Policy::default();
     let key = CaseKey { account: Some(ids.account), with_account: true, ..CaseKey::task(task) };
     let mut case = Case::begin(key);
@@ -82,8 +85,7 @@ fn live(turn: &mut Turn<'_>, ids: Ids, tenant: TenantId) -> anyhow::Result<()> {
     }
     turn.attempt(Attempt::Succeed { usage_millis: Some(61_000) })?;
     turn.task(Task::BeginFetch)?;
-    let asset = AssetId::of(ids.attempt, "video");
-    turn.task(Task::StoreVideo(Video { asset, object: object(ids, "video.mp4", "video/mp4") }))?;
+    turn.task(Task::StoreVideo(Video { asset: ids.asset, object: object(ids, "video.mp4", "video/mp4") }))?;
     turn.task(Task::BeginProcessing { max_tries: 5, busy_until: later })?;
     let probe = Probe {
         duration_millis: Some(5_004),

@@ -69,6 +69,14 @@ impl Tx<'_> {
         Ok(committed?)
     }
 
+    /// The answer to a statement was lost, or an error. A statement that commits by itself may have been committed: readers are
+    /// woken as after any commit.
+    pub(crate) fn lost(&self) {
+        if matches!(self.inner, Session::Single(_)) {
+            self.store.ringer.ring(self.news);
+        }
+    }
+
     /// The database's clock: every time that is stored or compared comes from this one.
     pub(crate) async fn now(&mut self) -> Result<Timestamp, StoreError> {
         Ok(sqlx::query_scalar("/* eventstore.now */ SELECT clock_timestamp()").fetch_one(&mut *self.inner).await?)
