@@ -7,6 +7,7 @@ pub mod client;
 pub mod commands;
 pub mod config;
 pub mod demo;
+pub mod history;
 pub mod ready;
 pub mod roles;
 pub mod status;
