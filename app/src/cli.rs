@@ -117,6 +117,12 @@ pub enum Command {
     },
     /// Show what is unsent, waiting, stuck or in quarantine.
     Status,
+    /// Look at the past: any state of a task, an attempt or an account, what changed, and by which events.
+    History {
+        /// At what.
+        #[command(subcommand)]
+        action: crate::history::HistoryAction,
+    },
     /// Print the GraphQL schema.
     Schema,
     /// Look at the rules.

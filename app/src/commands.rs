@@ -68,6 +68,12 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         })),
         Command::Doctor { grace_seconds } => runtime.block_on(doctor(&load()?, grace_seconds)),
         Command::Status => runtime.block_on(crate::status::print(&load()?)),
+        Command::History { action } => runtime.block_on(async {
+            let store = connect(&load()?).await?;
+            println!("{}", crate::history::look(&store, action).await?);
+            store.close().await;
+            Ok(())
+        }),
         Command::Schema => {
             println!("{}", api::schema_sdl());
             Ok(())

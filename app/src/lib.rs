@@ -8,6 +8,7 @@ pub mod client;
 pub mod commands;
 pub mod config;
 pub mod demo;
+pub mod history;
 pub mod project;
 pub mod ready;
 pub mod roles;

@@ -70,7 +70,8 @@ async fn a_cold_start_begins_at_the_snapshot() -> Anyhow {
         assert_eq!(version, i64::try_from(events.len())?);
         // What is before the snapshot is not read: it could not be folded any more.
         database.sql(EDITABLE).await?;
-        database.sql("UPDATE events SET name = 'unheard.of' WHERE version = 2").await?;
+        let change = format!("UPDATE events SET name = 'unheard.of' WHERE stream_id = '{}' AND version = 2", stream.id);
+        database.sql(&change).await?;
         assert_eq!(cold(database.pool(), stream).await?, whole);
         // What is after it is.
         let more = match stream.category {
