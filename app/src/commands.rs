@@ -103,6 +103,9 @@ async fn migrate(settings: &Settings) -> anyhow::Result<()> {
     let store = Store::connect(settings.database()?, settings.policy.clone()).await?;
     store.migrate().await?;
     println!("the schema is up to date");
+    let mut connection = store.pool().acquire().await?;
+    let made = projections::retention::make_ahead(&mut connection, settings.retention.ahead_days).await?;
+    println!("outbox and inbox have their tables for the next {} days; {made} were made", settings.retention.ahead_days);
     Ok(())
 }
 
@@ -243,7 +246,11 @@ async fn verify(settings: &Settings) -> anyhow::Result<()> {
 
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let store = connect(settings).await?;
-    let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
+    let limits = Limits {
+        unsent: Duration::from_secs(grace_seconds),
+        snapshot: Duration::from_secs(settings.retention.snapshot_seconds),
+        ..Limits::default()
+    };
     let findings = projections::doctor::examine(store.pool(), limits).await?;
     for it in &findings {
         println!("{} {:<22} {}", if it.ok { "ok    " } else { "BROKEN" }, it.invariant, it.detail);

@@ -6,6 +6,7 @@ use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use media::{MediaConfig, ObjectsConfig};
 use messaging::config::BrokerConfig;
+use projections::retention::RetentionConfig;
 use providers::replicate::ReplicateConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,9 @@ pub struct Settings {
     /// The scan for stalled tasks.
     #[serde(default)]
     pub scan: ScanConfig,
+    /// How long rows are kept that are no facts.
+    #[serde(default)]
+    pub retention: RetentionConfig,
     /// How processes start and stop.
     #[serde(default)]
     pub process: ProcessConfig,
@@ -89,6 +93,7 @@ impl Settings {
     /// together only here.
     fn check(&self) -> Result<(), String> {
         self.policy.check()?;
+        self.retention.check()?;
         let transfers = self.limits.transfer_seconds.saturating_mul(2);
         let longest = self.media.longest_work_seconds().saturating_add(transfers).saturating_add(RECORDING_SECONDS);
         let lease = self.policy.processing_lease_seconds;

@@ -4,7 +4,7 @@
 use crate::error::StoreError;
 use crate::transaction::Tx;
 use crate::wakeup;
-use domain::id::{CausationId, CorrelationId, TenantId, derived};
+use domain::id::{CausationId, CorrelationId, TenantId, derived, message_id};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
 use domain::time::Timestamp;
@@ -76,7 +76,7 @@ impl Writes {
         }
         let mut outbox = OutboxColumns::default();
         for announcement in &turn.announcements {
-            outbox.push(announcement, meta)?;
+            outbox.push(announcement, meta, turn.now)?;
         }
         Ok(Self { events, outbox, notices: turn.notices })
     }
@@ -116,12 +116,12 @@ impl EventColumns {
 }
 
 impl OutboxColumns {
-    fn push(&mut self, announcement: &Announcement, meta: &Meta) -> Result<(), StoreError> {
+    fn push(&mut self, announcement: &Announcement, meta: &Meta, now: Timestamp) -> Result<(), StoreError> {
         let message = &announcement.message;
         let event_type = message.event_type();
         let id = match announcement.origin {
-            Origin::Event { stream, version } => derived("message", event_id(stream, version), event_type),
-            Origin::Rearmed => derived("rearmed", meta.causation.0, event_type),
+            Origin::Event { stream, version } => message_id(now, "message", event_id(stream, version), event_type),
+            Origin::Rearmed => message_id(now, "rearmed", meta.causation.0, event_type),
         };
         self.event_id.push(id);
         self.aggregate_type.push("task");
@@ -140,6 +140,8 @@ impl OutboxColumns {
 pub(crate) struct Closing<'a> {
     pub(crate) consumer: &'a str,
     pub(crate) event_id: Uuid,
+    pub(crate) aggregate: Uuid,
+    pub(crate) payload_hash: &'a [u8],
     pub(crate) code: &'static str,
     pub(crate) detail: Option<String>,
 }
@@ -147,6 +149,9 @@ pub(crate) struct Closing<'a> {
 impl Tx<'_> {
     /// Appends everything, and closes the inbox row where there is one, in one statement. A version that somebody else took
     /// first is [`StoreError::Race`].
+    ///
+    /// The row to close was claimed in this transaction. It is found by the conflict of an INSERT, because that goes to the
+    /// one table of the message's day; an UPDATE would lock those of all days.
     pub(crate) async fn append(
         &mut self,
         writes: &Writes,
@@ -182,8 +187,11 @@ impl Tx<'_> {
                  INSERT INTO notifications (task_id, task_version, tenant_id, state)
                  SELECT * FROM unnest($23::uuid[], $24::bigint[], $25::uuid[], $26::text[])
                  ON CONFLICT DO NOTHING)
-             UPDATE inbox_dedup SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
-              WHERE consumer_name = $27 AND event_id = $28 AND phase = 'claimed'",
+             INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
+             SELECT $27::text, $28::uuid, $31::uuid, 'claimed', $32::bytea WHERE $27 IS NOT NULL
+             ON CONFLICT (consumer_name, event_id)
+             DO UPDATE SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
+              WHERE row.phase = 'claimed'",
         )
         .bind(&events.event_id)
         .bind(&events.category)
@@ -215,6 +223,8 @@ impl Tx<'_> {
         .bind(closing.map(|it| it.event_id))
         .bind(closing.map(|it| it.code))
         .bind(closing.and_then(|it| it.detail.as_deref()))
+        .bind(closing.map(|it| it.aggregate))
+        .bind(closing.map(|it| it.payload_hash))
         .execute(&mut *self.inner)
         .await?;
         self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };
@@ -236,7 +246,7 @@ impl Tx<'_> {
             message: message.clone(),
             deliver_at: message.topic().is_delayed().then_some(now),
         };
-        writes.outbox.push(&announcement, meta)?;
+        writes.outbox.push(&announcement, meta, now)?;
         writes.outbox.event_id = vec![id];
         self.append(&writes, meta, now, None).await
     }

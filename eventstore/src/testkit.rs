@@ -2,6 +2,7 @@
 
 use crate::connect::{MIGRATOR, Store};
 use domain::process::Policy;
+use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
@@ -46,6 +47,19 @@ impl TestDatabase {
     /// # Errors
     /// [`TestkitError`].
     pub async fn with_policy(policy: Policy) -> Result<Self, TestkitError> {
+        Self::migrated_by(policy, &MIGRATOR).await
+    }
+
+    /// Makes one with the migrations before this one only, as the release before left it. [`Store::migrate`] applies the rest.
+    ///
+    /// # Errors
+    /// [`TestkitError`].
+    pub async fn before_migration(version: i64, policy: Policy) -> Result<Self, TestkitError> {
+        let earlier = MIGRATOR.iter().filter(|it| it.version < version).cloned().collect();
+        Self::migrated_by(policy, &Migrator::with_migrations(earlier)).await
+    }
+
+    async fn migrated_by(policy: Policy, migrator: &Migrator) -> Result<Self, TestkitError> {
         let url = std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)?;
         let server = PgConnectOptions::from_str(&url)?.disable_statement_logging();
         let name = format!("aivideo_test_{}", Uuid::new_v4().simple());
@@ -54,7 +68,7 @@ impl TestDatabase {
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
         admin.close().await?;
         let pool = PgPoolOptions::new().max_connections(16).connect_with(server.clone().database(&name)).await?;
-        MIGRATOR.run(&pool).await?;
+        migrator.run(&pool).await?;
         Ok(Self { store: Store::on(pool, policy), name, server })
     }
 

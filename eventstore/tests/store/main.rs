@@ -2,4 +2,5 @@
 
 mod consume;
 mod execute;
+mod retention;
 mod support;
