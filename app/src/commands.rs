@@ -105,7 +105,10 @@ async fn migrate(settings: &Settings) -> anyhow::Result<()> {
     println!("the schema is up to date");
     let mut connection = store.pool().acquire().await?;
     let made = projections::retention::make_ahead(&mut connection, settings.retention.ahead_days).await?;
-    println!("outbox and inbox have their tables for the next {} days; {made} were made", settings.retention.ahead_days);
+    println!(
+        "outbox and inbox have their tables for the next {} days; {made} were made",
+        settings.retention.ahead_days
+    );
     Ok(())
 }
 

@@ -58,12 +58,7 @@ impl Store {
             // Another scanner has just published it.
             return Ok(None);
         }
-        match tx.publish(id, &message, &meta, now).await {
-            Ok(()) => {}
-            // A scanner of the release before this one, which records the repair after the message.
-            Err(StoreError::Race) => return Ok(None),
-            Err(error) => return Err(error),
-        }
+        tx.publish(id, &message, &meta, now).await?;
         tx.commit().await?;
         Ok(Some(repair))
     }

@@ -68,7 +68,11 @@ impl RetentionConfig {
         let rules = [
             ("sent_days", self.sent_days >= 2, "at least 2: the doctor looks for the messages of the last day"),
             ("inbox_days", self.inbox_days >= 4, "at least 4: a broker brings messages back for 3 days"),
-            ("inbox_days", self.inbox_days >= self.sent_days, "at least sent_days: what is sent again must be known again"),
+            (
+                "inbox_days",
+                self.inbox_days >= self.sent_days,
+                "at least sent_days: what is sent again must be known again",
+            ),
             ("notification_days", self.notification_days >= 1, "at least 1"),
             ("repair_days", self.repair_days >= 1, "at least 1: the doctor looks for the repairs of the last minutes"),
             ("callback_days", self.callback_days >= 7, "at least 7: providers repeat callbacks for days"),

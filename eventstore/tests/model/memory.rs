@@ -56,7 +56,9 @@ impl Memory {
         for it in turn.announcements {
             let event_type = it.message.event_type();
             let id = match it.origin {
-                Origin::Event { stream, version } => message_id(self.now, "message", event_id(stream, version), event_type),
+                Origin::Event { stream, version } => {
+                    message_id(self.now, "message", event_id(stream, version), event_type)
+                }
                 Origin::Rearmed => message_id(self.now, "rearmed", meta.causation.0, event_type),
             };
             let task = it.message.task_id().0;

@@ -105,7 +105,8 @@ async fn a_database_with_data_is_migrated() -> Anyhow {
 
 /// What the release before asks of the outbox and the inbox, in its words.
 mod release_before {
-    pub const CLAIM: &str = "INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
+    pub const CLAIM: &str =
+        "INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
              VALUES ($1, $2, $2, 'claimed', '')
              ON CONFLICT (consumer_name, event_id) DO UPDATE SET deliveries = row.deliveries + 1
              RETURNING phase";
@@ -176,6 +177,26 @@ async fn the_release_before_works_on_the_new_tables() -> Anyhow {
     Ok(())
 }
 
+/// The database finds a day in an id where the code put it; of one day and cause it is one id, of another day another.
+#[tokio::test]
+async fn database_and_code_agree_on_the_day_of_an_id() -> Anyhow {
+    let database = database().await?;
+    let cause = Uuid::from_u128(7);
+    for day in ["1970-01-01", "2026-02-28", "2026-12-31", "2100-03-01"] {
+        let morning: Timestamp = format!("{day}T00:00:00Z").parse()?;
+        let evening: Timestamp = format!("{day}T23:59:59.999999Z").parse()?;
+        let id = message_id(morning, "message", cause, "");
+        assert_eq!(id, message_id(evening, "message", cause, ""));
+        assert_ne!(id, message_id(evening + chrono::TimeDelta::microseconds(1), "message", cause, ""));
+        assert_ne!(id, message_id(morning, "message", cause, "other"));
+        assert_eq!(id.get_version_num(), 8);
+        let within =
+            sqlx::query_scalar("SELECT $1 >= first_message_id($2::date) AND $1 < first_message_id($2::date + 1)");
+        assert!(within.bind(id).bind(morning.date_naive()).fetch_one(database.pool()).await?, "{day}: {id}");
+    }
+    Ok(())
+}
+
 /// The day of a message is in its id: at every delivery its row is looked for in the same table, and other days' tables are
 /// neither read nor locked. Whatever the clock says at delivery: midnight passes between two of them here.
 #[tokio::test(flavor = "multi_thread")]
@@ -187,15 +208,15 @@ async fn a_message_is_met_again_in_the_table_of_its_own_day() -> Anyhow {
     let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(pool).await?;
     // Written the second before the next midnight, delivered before and after it.
     let midnight = now + chrono::TimeDelta::days(1);
-    let late = midnight.date_naive().and_hms_opt(0, 0, 0).ok_or("no midnight")?.and_utc() - chrono::TimeDelta::seconds(1);
+    let late =
+        midnight.date_naive().and_hms_opt(0, 0, 0).ok_or("no midnight")?.and_utc() - chrono::TimeDelta::seconds(1);
     let delivery = renamed(&sent, message_id(late, "test", task.0, ""))?;
     let today = format!("inbox_{}", now.format("%Y%m%d"));
-    let others: Vec<String> = sqlx::query_scalar(
-        "SELECT name FROM message_partitions WHERE name <> $1 UNION ALL SELECT 'inbox_rest'",
-    )
-    .bind(&today)
-    .fetch_all(pool)
-    .await?;
+    let others: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM message_partitions WHERE name <> $1 UNION ALL SELECT 'inbox_rest'")
+            .bind(&today)
+            .fetch_all(pool)
+            .await?;
     let mut locked = pool.begin().await?;
     let lock = format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", others.join(", "));
     sqlx::query(sqlx::AssertSqlSafe(lock)).execute(&mut *locked).await?;
@@ -205,7 +226,8 @@ async fn a_message_is_met_again_in_the_table_of_its_own_day() -> Anyhow {
         let second = store.consume(&SubmitTask, &world, &delivery).await?.outcome();
         Anyhow::Ok((first, second))
     };
-    let outcomes = tokio::time::timeout(Duration::from_secs(10), outcomes).await.map_err(|_| "it waited for a lock")??;
+    let outcomes =
+        tokio::time::timeout(Duration::from_secs(10), outcomes).await.map_err(|_| "it waited for a lock")??;
     assert_eq!(outcomes, (Outcome::Done, Outcome::Duplicate));
     locked.rollback().await?;
     assert_eq!(inbox_table(pool, id_of(&delivery)?).await?, today);

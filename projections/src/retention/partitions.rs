@@ -70,13 +70,12 @@ pub(super) async fn drop_old(
 /// `None`: it is dropped; else why it is not.
 async fn drop_one(connection: &mut PgConnection, name: &str, days: i32) -> Result<Option<String>, sqlx::Error> {
     for _ in 0..TRIES {
-        let answer = sqlx::query_scalar(
-            "/* retention.drop_old */ SELECT drop_message_partition($1, make_interval(days => $2))",
-        )
-        .bind(name)
-        .bind(days)
-        .fetch_one(&mut *connection)
-        .await;
+        let answer =
+            sqlx::query_scalar("/* retention.drop_old */ SELECT drop_message_partition($1, make_interval(days => $2))")
+                .bind(name)
+                .bind(days)
+                .fetch_one(&mut *connection)
+                .await;
         match answer {
             Err(error) if is_in_the_way(&error) => pause().await,
             other => return other,
