@@ -126,6 +126,12 @@ async fn migrate(settings: &Settings) -> anyhow::Result<()> {
     let store = Store::connect(&config.as_owner(), settings.policy.clone()).await?;
     store.migrate().await?;
     println!("the schema is up to date");
+    let mut connection = store.pool().acquire().await?;
+    let made = projections::retention::make_ahead(&mut connection, settings.retention.ahead_days).await?;
+    println!(
+        "outbox and inbox have their tables for the next {} days; {made} were made",
+        settings.retention.ahead_days
+    );
     match store.grant(config).await? {
         Granted::All => println!("{} and {} may do what they are for", config.service_role, config.reader_role),
         Granted::Missing { what, run } => {
@@ -255,7 +261,11 @@ async fn post(
 
 async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let store = connect(settings).await?;
-    let limits = Limits { unsent: Duration::from_secs(grace_seconds), ..Limits::default() };
+    let limits = Limits {
+        unsent: Duration::from_secs(grace_seconds),
+        snapshot: Duration::from_secs(settings.retention.snapshot_seconds),
+        ..Limits::default()
+    };
     let mut findings = projections::doctor::examine(store.pool(), limits).await?;
     findings.push(projections::doctor::tamper_evident(store.pool(), &settings.audit.trusted(), limits).await?);
     for it in &findings {

@@ -7,6 +7,7 @@ use figment::Figment;
 use figment::providers::{Env, Format, Toml};
 use media::{MediaConfig, ObjectsConfig};
 use messaging::config::BrokerConfig;
+use projections::retention::RetentionConfig;
 use providers::replicate::ReplicateConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,9 @@ pub struct Settings {
     /// Keys and rhythm of the seals over the log.
     #[serde(default)]
     pub audit: AuditConfig,
+    /// How long rows are kept that are no facts.
+    #[serde(default)]
+    pub retention: RetentionConfig,
     /// How processes start and stop.
     #[serde(default)]
     pub process: ProcessConfig,
@@ -94,6 +98,7 @@ impl Settings {
     fn check(&self) -> Result<(), String> {
         self.policy.check()?;
         self.audit.check()?;
+        self.retention.check()?;
         let transfers = self.limits.transfer_seconds.saturating_mul(2);
         let longest = self.media.longest_work_seconds().saturating_add(transfers).saturating_add(RECORDING_SECONDS);
         let lease = self.policy.processing_lease_seconds;

@@ -4,6 +4,7 @@ use crate::audit::at;
 use crate::config::Settings;
 use eventstore::Store;
 use eventstore::audit::seal_status;
+use projections::horizon::horizon;
 use projections::operations::operations;
 use projections::projector::projection_status;
 use projections::relay::relay_status;
@@ -45,6 +46,13 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     }
     println!("quarantine   {} messages", counts.quarantined);
     println!("repairs      {} in the last hour", counts.repairs_last_hour);
+    let horizon = horizon(store.pool()).await?;
+    for holder in horizon.older_than(Duration::from_secs(settings.retention.snapshot_seconds)) {
+        println!("snapshot     {holder}: dead rows pile up until it ends");
+    }
+    if horizon.hidden > 0 {
+        println!("snapshot     {} sessions of other roles can not be seen: grant pg_read_all_stats", horizon.hidden);
+    }
     print_lag(settings).await;
     store.close().await;
     Ok(())

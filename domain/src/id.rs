@@ -4,6 +4,7 @@
 //! a random number or reads a clock. Where an id must be the same however often a step is repeated, it is *derived*
 //! from the id of what caused it.
 
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use uuid::Uuid;
@@ -86,6 +87,18 @@ pub fn derived(kind: &str, from: Uuid, detail: &str) -> Uuid {
     name.push(0);
     name.extend_from_slice(detail.as_bytes());
     Uuid::new_v5(&DERIVED, &name)
+}
+
+/// Derives the id of a message that is published at this time. It begins with the day (UTC), as a UUID version 8: the
+/// milliseconds of its midnight since 1970 in the first 48 bits. So whoever meets the message, however often and whenever,
+/// knows which day's table it belongs to. Of one cause and day it is the same id each time.
+#[must_use]
+pub fn message_id(at: Timestamp, kind: &str, from: Uuid, detail: &str) -> Uuid {
+    const DAY: i64 = 86_400_000;
+    let midnight = (at.timestamp_millis().div_euclid(DAY) * DAY).clamp(0, (1 << 48) - 1);
+    let mut bytes = derived(kind, from, detail).into_bytes();
+    bytes[..6].copy_from_slice(&midnight.to_be_bytes()[2..]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 impl AttemptId {

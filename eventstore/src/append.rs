@@ -5,7 +5,7 @@ use crate::error::StoreError;
 use crate::transaction::Tx;
 use crate::wakeup;
 use chrono::TimeDelta;
-use domain::id::{CausationId, CorrelationId, TenantId, derived};
+use domain::id::{CausationId, CorrelationId, TenantId, derived, message_id};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
 use domain::time::Timestamp;
@@ -126,10 +126,12 @@ impl OutboxColumns {
         let message = &announcement.message;
         let event_type = message.event_type();
         let (id, available_at) = match announcement.origin {
-            Origin::Event { stream, version } => (derived("message", event_id(stream, version), event_type), now),
+            Origin::Event { stream, version } => {
+                (message_id(now, "message", event_id(stream, version), event_type), now)
+            }
             Origin::Rearmed => {
                 let kept = announcement.deliver_at.map_or(now, |due| due.min(now + EARLY_AGAIN));
-                (derived("rearmed", meta.causation.0, event_type), kept)
+                (message_id(now, "rearmed", meta.causation.0, event_type), kept)
             }
         };
         self.event_id.push(id);
@@ -150,6 +152,8 @@ impl OutboxColumns {
 pub(crate) struct Closing<'a> {
     pub(crate) consumer: &'a str,
     pub(crate) event_id: Uuid,
+    pub(crate) aggregate: Uuid,
+    pub(crate) payload_hash: &'a [u8],
     pub(crate) code: &'static str,
     pub(crate) detail: Option<String>,
 }
@@ -157,6 +161,9 @@ pub(crate) struct Closing<'a> {
 impl Tx<'_> {
     /// Appends everything, and closes the inbox row where there is one, in one statement. A version that somebody else took
     /// first is [`StoreError::Race`].
+    ///
+    /// The row to close was claimed in this transaction. It is found by the conflict of an INSERT, because that goes to the
+    /// one table of the message's day; an UPDATE would lock those of all days.
     ///
     /// The fence is what `announce_writer()` does (the migrations say why), without the call: a function in SQL is parsed and
     /// planned each time, which took as long as both inserts together.
@@ -197,8 +204,11 @@ impl Tx<'_> {
                  INSERT INTO notifications (task_id, task_version, tenant_id, state)
                  SELECT * FROM unnest($23::uuid[], $24::bigint[], $25::uuid[], $26::text[])
                  ON CONFLICT DO NOTHING)
-             UPDATE inbox_dedup SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
-              WHERE consumer_name = $27 AND event_id = $28 AND phase = 'claimed'",
+             INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
+             SELECT $27::text, $28::uuid, $32::uuid, 'claimed', $33::bytea WHERE $27 IS NOT NULL
+             ON CONFLICT (consumer_name, event_id)
+             DO UPDATE SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
+              WHERE row.phase = 'claimed'",
         )
         .bind(&events.event_id)
         .bind(&events.category)
@@ -231,6 +241,8 @@ impl Tx<'_> {
         .bind(closing.map(|it| it.code))
         .bind(closing.and_then(|it| it.detail.as_deref()))
         .bind(&outbox.available_at)
+        .bind(closing.map(|it| it.aggregate))
+        .bind(closing.map(|it| it.payload_hash))
         .execute(&mut *self.inner)
         .await;
         self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };

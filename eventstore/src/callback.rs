@@ -3,7 +3,7 @@
 use crate::append::Meta;
 use crate::connect::Store;
 use crate::error::StoreError;
-use domain::id::{AttemptId, CausationId, CorrelationId, TaskId, TenantId, derived};
+use domain::id::{AttemptId, CausationId, CorrelationId, TaskId, TenantId, message_id};
 use domain::message::Message;
 use domain::message::kinds::CallbackRef;
 use uuid::Uuid;
@@ -61,7 +61,7 @@ impl Store {
             return Ok(CallbackKept::Repeated);
         }
         let now = tx.now().await?;
-        let id = derived("callback", fact.attempt.0, &format!("{}:{}", fact.provider, fact.delivery));
+        let id = message_id(now, "callback", fact.attempt.0, &format!("{}:{}", fact.provider, fact.delivery));
         let message =
             Message::CallbackReceived(CallbackRef { task_id: task, attempt_id: fact.attempt, job: fact.job.clone() });
         let meta = Meta {

@@ -70,6 +70,7 @@ struct Handling<'a> {
     delivery: &'a Delivery,
     envelope: Envelope,
     message: Message,
+    payload_hash: Vec<u8>,
 }
 
 impl Store {
@@ -87,7 +88,8 @@ impl Store {
             Ok(it) => it,
             Err(bad) => return self.quarantine(manager.name(), delivery, None, &bad).await,
         };
-        let handling = Handling { store: self, manager, delivery, envelope, message };
+        let payload_hash = Sha256::digest(&delivery.body).to_vec();
+        let handling = Handling { store: self, manager, delivery, envelope, message, payload_hash };
         let mut step = Step::React;
         for _ in 0..STEPS {
             let turned = match handling.persist(&step).await {
@@ -224,7 +226,14 @@ impl Handling<'_> {
     }
 
     fn closing(&self, code: &'static str, detail: Option<String>) -> Closing<'_> {
-        Closing { consumer: self.manager.name(), event_id: self.envelope.event_id.0, code, detail }
+        Closing {
+            consumer: self.manager.name(),
+            event_id: self.envelope.event_id.0,
+            aggregate: self.message.task_id().0,
+            payload_hash: &self.payload_hash,
+            code,
+            detail,
+        }
     }
 
     fn case_key(&self, step: &Step) -> CaseKey {
@@ -254,7 +263,6 @@ impl Handling<'_> {
 
     /// Takes the inbox row, and with it the right to handle the message now: others wait at the row's lock.
     async fn claim(&self, tx: &mut Tx<'_>) -> Result<(String, Timestamp), StoreError> {
-        let hash = Sha256::digest(&self.delivery.body);
         Ok(sqlx::query_as(
             "/* eventstore.claim */
              INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
@@ -265,7 +273,7 @@ impl Handling<'_> {
         .bind(self.manager.name())
         .bind(self.envelope.event_id.0)
         .bind(self.message.task_id().0)
-        .bind(hash.as_slice())
+        .bind(&self.payload_hash)
         .fetch_one(&mut *tx.inner)
         .await?)
     }

@@ -67,6 +67,7 @@ const TABLES: &[Grant] = &[
     ("snapshots", ALL_ROWS, "SELECT"),
     ("outbox_events", ALL_ROWS, "SELECT"),
     ("inbox_dedup", ALL_ROWS, "SELECT"),
+    ("message_partitions", "SELECT", "SELECT"),
     (
         "message_quarantine",
         ALL_ROWS,

@@ -3,7 +3,7 @@
 use crate::append::Meta;
 use crate::connect::Store;
 use crate::error::StoreError;
-use domain::id::{CausationId, CorrelationId, TaskId, TenantId, derived};
+use domain::id::{CausationId, CorrelationId, TaskId, TenantId, message_id};
 use domain::process::{Case, CaseKey, wake_up};
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ impl Store {
             return Ok(None);
         };
         let detail = format!("{}:{}:{}:{round}", message.event_type(), case.task.version, case.attempt.version);
-        let id = derived("repair", task.0, &detail);
+        let id = message_id(now, "repair", task.0, &detail);
         let correlation = tx.correlation(task).await?.unwrap_or(CorrelationId(task.0));
         let meta = Meta {
             tenant: order.tenant,
@@ -42,15 +42,11 @@ impl Store {
             actor: "reconciler".to_owned(),
             trace: correlation.0.simple().to_string(),
         };
-        match tx.publish(id, &message, &meta, now).await {
-            Ok(()) => {}
-            // Another scanner has just published it.
-            Err(StoreError::Race) => return Ok(None),
-            Err(error) => return Err(error),
-        }
         let repair = Repair { task, state: case.task.state.state().name(), message: message.event_type() };
-        sqlx::query(
-            "/* eventstore.repair */ INSERT INTO repairs (task_id, state, message, event_id) VALUES ($1, $2, $3, $4)",
+        // Before the message: the outbox knows an id only as long as it is unsent, which may be over by now.
+        let recorded = sqlx::query(
+            "/* eventstore.repair */
+             INSERT INTO repairs (task_id, state, message, event_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
         )
         .bind(task.0)
         .bind(repair.state)
@@ -58,6 +54,11 @@ impl Store {
         .bind(id)
         .execute(&mut *tx.inner)
         .await?;
+        if recorded.rows_affected() == 0 {
+            // Another scanner has just published it.
+            return Ok(None);
+        }
+        tx.publish(id, &message, &meta, now).await?;
         tx.commit().await?;
         Ok(Some(repair))
     }

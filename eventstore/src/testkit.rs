@@ -14,6 +14,7 @@ use crate::load::FoldCache;
 use crate::logged::{LoggedEvent, read_log};
 use crate::roles::{self, Granted, Roles};
 use domain::process::{Case, CaseKey, Policy, StreamId};
+use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
@@ -102,8 +103,16 @@ impl TestDatabase {
     /// # Errors
     /// [`TestkitError`].
     pub async fn with_policy(policy: Policy) -> Result<Self, TestkitError> {
-        let url = std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)?;
-        Self::on(&url, policy).await
+        Self::on(&named_server()?, policy).await
+    }
+
+    /// Makes one with the migrations before this one only, as the release before left it. [`Self::migrate`] applies the rest.
+    ///
+    /// # Errors
+    /// [`TestkitError`].
+    pub async fn before_migration(version: i64, policy: Policy) -> Result<Self, TestkitError> {
+        let earlier = MIGRATOR.iter().filter(|it| it.version < version).cloned().collect();
+        Self::migrated_by(&named_server()?, policy, &Migrator::with_migrations(earlier)).await
     }
 
     /// Makes one on another server, with these rules.
@@ -111,6 +120,10 @@ impl TestDatabase {
     /// # Errors
     /// [`TestkitError`].
     pub async fn on(url: &str, policy: Policy) -> Result<Self, TestkitError> {
+        Self::migrated_by(url, policy, &MIGRATOR).await
+    }
+
+    async fn migrated_by(url: &str, policy: Policy, migrator: &Migrator) -> Result<Self, TestkitError> {
         let server = PgConnectOptions::from_str(url)?.disable_statement_logging();
         let name = format!("aivideo_test_{}", Uuid::new_v4().simple());
         let mut admin = server.connect().await?;
@@ -119,9 +132,19 @@ impl TestDatabase {
         admin.close().await?;
         let options = server.clone().database(&name);
         let owner = PgPoolOptions::new().max_connections(8).connect_with(options.clone()).await?;
-        MIGRATOR.run(&owner).await?;
+        migrator.run(&owner).await?;
         let service = in_role(&owner, options, &Roles::default()).await?;
         Ok(Self { store: Store::on(service, policy), owner, name, server })
+    }
+
+    /// Applies the migrations that it has not, and grants what they need, as `aivideo migrate` does.
+    ///
+    /// # Errors
+    /// [`TestkitError`].
+    pub async fn migrate(&self) -> Result<(), TestkitError> {
+        MIGRATOR.run(&self.owner).await?;
+        roles::apply(&self.owner, &Roles::default(), None).await?;
+        Ok(())
     }
 
     /// A store on it.
@@ -181,6 +204,10 @@ impl TestDatabase {
     pub async fn count(&self, query: &str) -> Result<i64, TestkitError> {
         Ok(sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&self.owner).await?)
     }
+}
+
+fn named_server() -> Result<String, TestkitError> {
+    std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)
 }
 
 /// The same login, in the role that [`TestDatabase`] gave its service.

@@ -7,6 +7,7 @@ mod seals;
 pub use seals::tamper_evident;
 
 use crate::error::ProjectError;
+use crate::horizon::horizon;
 use crate::rebuild;
 use checks::{CHECKS, Check};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -26,6 +27,8 @@ pub struct Limits {
     pub announced: Duration,
     /// How long an event may stay unsealed: longer than `audit.seal_seconds`.
     pub unsealed: Duration,
+    /// How old a snapshot may be: see [`crate::horizon`].
+    pub snapshot: Duration,
 }
 
 impl Default for Limits {
@@ -36,6 +39,7 @@ impl Default for Limits {
             stall: Duration::from_secs(300),
             announced: Duration::from_secs(24 * 3600),
             unsealed: Duration::from_secs(300),
+            snapshot: Duration::from_secs(300),
         }
     }
 }
@@ -58,12 +62,27 @@ pub struct Finding {
 /// # Errors
 /// The database can not be used, or an event can not be folded.
 pub async fn examine(pool: &PgPool, limits: Limits) -> Result<Vec<Finding>, ProjectError> {
-    let mut findings = Vec::with_capacity(CHECKS.len() + 1);
+    let mut findings = Vec::with_capacity(CHECKS.len() + 2);
     for check in CHECKS {
         findings.push(look(pool, check, limits).await?);
     }
     findings.push(replayable(pool).await?);
+    findings.push(no_old_snapshot(pool, limits.snapshot).await?);
     Ok(findings)
+}
+
+/// No invariant of the facts, but what slows everything down that writes, and is ended by ending a session.
+async fn no_old_snapshot(pool: &PgPool, limit: Duration) -> Result<Finding, sqlx::Error> {
+    let horizon = horizon(pool).await?;
+    let old: Vec<String> = horizon.older_than(limit).map(ToString::to_string).collect();
+    let detail = match (old.is_empty(), horizon.hidden) {
+        (true, 0) => format!("nothing holds a snapshot for longer than {} s", limit.as_secs()),
+        (true, hidden) => format!(
+            "nothing that can be seen; {hidden} sessions of other roles can not: grant pg_read_all_stats to this role"
+        ),
+        (false, _) => old.join("; "),
+    };
+    Ok(Finding { invariant: "no-old-snapshot", ok: old.is_empty(), detail, count: old.len() as u64 })
 }
 
 async fn look(pool: &PgPool, check: &Check, limits: Limits) -> Result<Finding, sqlx::Error> {

@@ -4,11 +4,13 @@ mod bell;
 pub mod doctor;
 mod error;
 pub mod fold;
+pub mod horizon;
 pub mod operations;
 pub mod projector;
 pub mod query;
 pub mod rebuild;
 pub mod relay;
+pub mod retention;
 pub mod stalled;
 
 pub use error::{FoldCause, FoldFault, ProjectError};

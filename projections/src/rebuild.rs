@@ -17,8 +17,8 @@ use replay::Replay;
 use sqlx::{PgConnection, PgPool};
 use std::time::Duration;
 
-/// One rebuild at a time. The top byte keeps this lock apart from the others (7 and 9, see `eventstore`).
-const LOCK: i64 = 11 << 56;
+/// One rebuild at a time. The top byte keeps this lock apart from the others (6 to 11: `eventstore`, `retention`).
+const LOCK: i64 = 12 << 56;
 /// Readers queue behind the switch for this long at most, and for each table less. Shorter than the time after which the
 /// database looks for deadlocks: it is always the switch that gives way, never a reader.
 const SWITCH_MILLIS: u64 = 400;

@@ -7,18 +7,17 @@
 mod claim;
 mod publisher;
 mod record;
-mod retention;
 mod status;
 
 pub use claim::SEND_AHEAD;
 pub use publisher::{FailureKind, OutboundMessage, PublishFailure, Publisher};
-pub use retention::{Pruned, Retention, housekeep, prune_inbox, prune_published};
 pub use status::{RelayStatus, relay_status, release_parked};
 
 use crate::bell::Bell;
 use claim::Claimed;
 use record::{Finished, Outcome};
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +63,8 @@ impl Default for RelayConfig {
 /// One relay. Several may run side by side, in one process or in many.
 pub struct Relay {
     pool: PgPool,
+    /// One connection for claims and marks: see [`by_index`].
+    outbox: PgPool,
     publisher: Arc<dyn Publisher>,
     config: RelayConfig,
 }
@@ -78,10 +79,11 @@ struct InHand {
 }
 
 impl Relay {
-    /// A relay over this outbox and broker.
+    /// A relay over this outbox and broker. It opens one connection of its own when it first needs it. To be called within a
+    /// Tokio runtime.
     #[must_use]
     pub fn new(pool: PgPool, publisher: Arc<dyn Publisher>, config: RelayConfig) -> Self {
-        Self { pool, publisher, config }
+        Self { outbox: by_index(&pool), pool, publisher, config }
     }
 
     /// Relays until it is cancelled; then it finishes what is on its way, or lets go of it. Faults of the database or the
@@ -126,7 +128,7 @@ impl Relay {
         if !look || free == 0 {
             return Ok(self.config.tick);
         }
-        let claimed = claim::claim(&self.pool, free, self.config.lease).await?;
+        let claimed = claim::claim(&self.outbox, free, self.config.lease).await?;
         let full = claimed.len() == free;
         for row in claimed {
             self.send(hand, row);
@@ -140,7 +142,7 @@ impl Relay {
             // A send that ends wakes the relay.
             return Ok(self.config.tick);
         }
-        let due = claim::next_due(&self.pool).await?;
+        let due = claim::next_due(&self.outbox).await?;
         Ok(due.unwrap_or(self.config.tick).min(self.config.tick))
     }
 
@@ -172,7 +174,7 @@ impl Relay {
         if hand.finished.is_empty() {
             return Ok(());
         }
-        record::record(&self.pool, &hand.finished, &self.config).await?;
+        record::record(&self.outbox, &hand.finished, &self.config).await?;
         hand.finished.clear();
         Ok(())
     }
@@ -197,6 +199,16 @@ impl Relay {
     fn backoff(&self, failures: u32) -> Duration {
         record::backoff(self.config.backoff_base / 5, Duration::from_secs(5), failures)
     }
+}
+
+/// A connection whose statements look rows up by index, whatever the planner thinks. The table of unsent rows is almost empty and
+/// full of dead rows: by its statistics a bitmap or a sort is as good, but those walk over all that is dead, each time, where an
+/// index scan marks it and passes it by. Measured under load: 25 ms for a claim instead of half a millisecond.
+fn by_index(pool: &PgPool) -> PgPool {
+    let plans = [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_sort", "off")];
+    let options = pool.connect_options().as_ref().clone().options(plans);
+    let timeout = pool.options().get_acquire_timeout();
+    PgPoolOptions::new().max_connections(1).acquire_timeout(timeout).connect_lazy_with(options)
 }
 
 impl InHand {

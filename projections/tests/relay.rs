@@ -3,9 +3,7 @@
 mod support;
 
 use anyhow::{Result, ensure};
-use projections::relay::{
-    OutboundMessage, PublishFailure, RelayConfig, prune_inbox, prune_published, relay_status, release_parked,
-};
+use projections::relay::{OutboundMessage, PublishFailure, RelayConfig, relay_status, release_parked};
 use rand::RngExt;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -323,44 +321,6 @@ async fn a_message_is_at_the_broker_soon_after_its_commit() -> Result<()> {
             median < Duration::from_millis(50) && p99 < Duration::from_millis(500),
             "median {median:?}, p99 {p99:?}"
         );
-        Ok(())
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn only_what_is_old_and_done_is_pruned() -> Result<()> {
-    on_database(|pool| async move {
-        let mut ids = Vec::new();
-        for _ in 0..3 {
-            ids.push(insert_news(&pool, Uuid::new_v4()).await?);
-        }
-        sqlx::query(
-            "UPDATE outbox_events SET published_at = clock_timestamp() - interval '8 days' WHERE event_id = $1",
-        )
-        .bind(ids[0])
-        .execute(&pool)
-        .await?;
-        sqlx::query("UPDATE outbox_events SET published_at = clock_timestamp() WHERE event_id = $1")
-            .bind(ids[1])
-            .execute(&pool)
-            .await?;
-        sqlx::query(
-            "INSERT INTO inbox_dedup (consumer_name, event_id, aggregate_id, phase, payload_hash, processed_at)
-             SELECT 'cg.test', gen_random_uuid(), gen_random_uuid(), CASE WHEN n = 0 THEN 'claimed' ELSE 'done' END, '',
-                    CASE WHEN n > 0 THEN clock_timestamp() - n * interval '25 days' END
-               FROM generate_series(0, 2) AS n",
-        )
-        .execute(&pool)
-        .await?;
-        const DAY: u64 = 24 * 3600;
-        ensure!(prune_published(&pool, Duration::from_secs(7 * DAY)).await? == 1);
-        ensure!(prune_inbox(&pool, Duration::from_secs(30 * DAY)).await? == 1);
-        ensure!(outbox_row(&pool, ids[0]).await.is_err());
-        ensure!(outbox_row(&pool, ids[1]).await?.published);
-        ensure!(!outbox_row(&pool, ids[2]).await?.published);
-        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM inbox_dedup").fetch_one(&pool).await?;
-        ensure!(left == 2);
         Ok(())
     })
     .await

@@ -8,7 +8,7 @@ use crate::process::APIS;
 use crate::store::{KeyRow, Lock, NewRow, Refused, TxId, Writes};
 use crate::world::{Step, World};
 use domain::aggregate::Refusal;
-use domain::id::{AccountId, AttemptId, TaskId, TenantId, derived};
+use domain::id::{AccountId, AttemptId, TaskId, TenantId, derived, message_id};
 use domain::message::Message;
 use domain::message::kinds::CallbackRef;
 use domain::money::Credits;
@@ -309,7 +309,7 @@ impl World {
         let Some(Folded::Attempt(known)) = self.store.folded(StreamId::attempt(attempt)) else { return true };
         let Some(task) = known.state.core().map(|it| it.task) else { return true };
         let Some(tenant) = self.lives.get(&subject).map(|it| it.tenant) else { return true };
-        let id = derived("callback", attempt.0, delivery);
+        let id = message_id(instant(self.now), "callback", attempt.0, delivery);
         let message = Message::CallbackReceived(CallbackRef { task_id: task, attempt_id: attempt, job });
         let row = NewRow { id, original: None, message, deliver_at: None, tenant, cause: id };
         let writes = Writes {

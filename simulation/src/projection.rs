@@ -8,7 +8,7 @@ use crate::process::{PROJECTOR, SCAN};
 use crate::store::{NewRow, Recorded, Writes};
 use crate::world::{Step, World};
 use domain::attempt;
-use domain::id::{TaskId, derived};
+use domain::id::{TaskId, message_id};
 use domain::ledger;
 use domain::process::{Case, CaseKey, Change, wake_up};
 use domain::task::{self, State};
@@ -341,7 +341,7 @@ impl World {
         let (Some(message), Some(order)) = (wake_up(&case, at), case.task.state.order()) else { return };
         let round = self.now / REPAIR_PAUSE;
         let detail = format!("{}:{}:{}:{round}", message.event_type(), case.task.version, case.attempt.version);
-        let id = derived("repair", task.0, &detail);
+        let id = message_id(at, "repair", task.0, &detail);
         let deliver_at = message.topic().is_delayed().then_some(at);
         let text = message.event_type();
         let row = NewRow { id, original: None, message, deliver_at, tenant: order.tenant, cause: id };

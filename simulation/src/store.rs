@@ -6,7 +6,7 @@
 use crate::clock::{Micros, SECOND};
 use crate::relay::Outbox;
 use domain::aggregate::Aggregate;
-use domain::id::{EventId, TenantId, derived};
+use domain::id::{EventId, TenantId, derived, message_id};
 use domain::process::{Case, Change, Folded, Notice, StreamId, Turn, Versioned};
 use domain::stored::{Stored, StoredEvent};
 use domain::time::Timestamp;
@@ -320,9 +320,9 @@ impl Writes {
             .map(|it| NewRow {
                 id: match it.origin {
                     domain::process::Origin::Event { stream, version } => {
-                        derived("message", event_id(stream, version), it.message.event_type())
+                        message_id(at, "message", event_id(stream, version), it.message.event_type())
                     }
-                    domain::process::Origin::Rearmed => derived("rearmed", cause, it.message.event_type()),
+                    domain::process::Origin::Rearmed => message_id(at, "rearmed", cause, it.message.event_type()),
                 },
                 original: None,
                 message: it.message,

@@ -4,7 +4,8 @@ use super::{Parts, Supervisor, patiently};
 use crate::Settings;
 use futures_util::future::BoxFuture;
 use messaging::producer::{OutboundMessage as Outbound, Publisher as Producer, SendFailure};
-use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig, Retention, housekeep};
+use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig};
+use projections::retention::keep_house;
 use std::sync::Arc;
 
 struct ToBroker(Producer);
@@ -49,9 +50,9 @@ pub(super) fn start(supervisor: &mut Supervisor, parts: &Parts, settings: &Setti
         Relay::new(pool, Arc::new(ToBroker(producer)), RelayConfig::default()).run(stop).await;
         Ok(())
     });
-    let (pool, stop) = (parts.store.pool().clone(), parts.stop.clone());
+    let (pool, stop, retention) = (parts.store.pool().clone(), parts.stop.clone(), settings.retention.clone());
     supervisor.watch("retention", async move {
-        housekeep(&pool, Retention::default(), stop).await;
+        keep_house(&pool, &retention, stop).await;
         Ok(())
     });
     Ok(())

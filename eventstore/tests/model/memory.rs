@@ -3,7 +3,7 @@
 use super::action::Ask;
 use super::action::Said;
 use super::facts::{Announced, Event, Facts, Inbox, Why};
-use domain::id::derived;
+use domain::id::{derived, message_id};
 use domain::process::{Case, CaseKey, Change, Corrupt, Folded, Origin, Policy, StreamId, Turn};
 use domain::stored::StoredEvent;
 use domain::testkit::invariants::Recorded;
@@ -56,8 +56,10 @@ impl Memory {
         for it in turn.announcements {
             let event_type = it.message.event_type();
             let id = match it.origin {
-                Origin::Event { stream, version } => derived("message", event_id(stream, version), event_type),
-                Origin::Rearmed => derived("rearmed", meta.causation.0, event_type),
+                Origin::Event { stream, version } => {
+                    message_id(self.now, "message", event_id(stream, version), event_type)
+                }
+                Origin::Rearmed => message_id(self.now, "rearmed", meta.causation.0, event_type),
             };
             let task = it.message.task_id().0;
             self.facts.outbox.entry(task).or_default().push(Announced {

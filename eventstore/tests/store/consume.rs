@@ -12,9 +12,9 @@ use eventstore::{Outcome, Store};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SUBMIT: &str = "generation.submit.requested";
+pub const SUBMIT: &str = "generation.submit.requested";
 
-fn accepting() -> World {
+pub fn accepting() -> World {
     World::new(|call| match call {
         Call::Create { attempt, .. } => Answer::Created(Created::Accepted { job: format!("job-{attempt}") }),
         Call::Poll { .. } => Answer::Polled(Polled::State(JobState::Running { percent: Some(10) })),
@@ -23,7 +23,7 @@ fn accepting() -> World {
     })
 }
 
-async fn state_of(store: &Store, task: TaskId) -> Anyhow<String> {
+pub async fn state_of(store: &Store, task: TaskId) -> Anyhow<String> {
     Ok(sqlx::query_scalar(
         "SELECT name FROM events WHERE category = 'task' AND stream_id = $1 ORDER BY version DESC LIMIT 1",
     )
@@ -32,7 +32,7 @@ async fn state_of(store: &Store, task: TaskId) -> Anyhow<String> {
     .await?)
 }
 
-async fn queued(store: &Store) -> Anyhow<(TenantId, TaskId)> {
+pub async fn queued(store: &Store) -> Anyhow<(TenantId, TaskId)> {
     let tenant = tenant_with(store, 1_000).await?;
     let task = submitted(store, tenant, None).await?.task.ok_or("no task")?;
     Ok((tenant, task))

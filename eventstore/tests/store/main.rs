@@ -10,5 +10,6 @@ mod log;
 mod pool;
 mod resets;
 mod snapshots;
+mod retention;
 mod support;
 mod workload;

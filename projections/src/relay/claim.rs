@@ -12,6 +12,9 @@ use uuid::Uuid;
 /// left for clocks and outages. The SQL below says the same.
 pub const SEND_AHEAD: Duration = Duration::from_secs(2 * 24 * 3600);
 
+/// How often a claim is tried when rows move away under it.
+const TRIES: u32 = 5;
+
 /// Who writes messages, as the envelope names it.
 const PRODUCER: &str = "aivideo";
 
@@ -84,11 +87,30 @@ impl Claimed {
 ///
 /// The first of an aggregate is asked for row by row, with a limit: as an anti-join it becomes a scan of all that is pending for
 /// each row. A claim need not be on disk before it counts: if the database crashes, the row is simply claimed again.
+///
+/// Each mention of the outbox says `published_at IS NULL`: that leaves one small table of it, however many days are kept.
 pub(super) async fn claim(pool: &PgPool, limit: usize, lease: Duration) -> Result<Vec<Claimed>, sqlx::Error> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match claim_once(pool, limit, lease).await {
+            // A row that was due was published by another relay just then, which moved it to another table: PostgreSQL can not
+            // follow it there. Looking again, it is not due any more.
+            Err(error) if tries < TRIES && is_serialization_failure(&error) => {}
+            other => return other,
+        }
+    }
+}
+
+fn is_serialization_failure(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|it| it.code()).as_deref() == Some("40001")
+}
+
+async fn claim_once(pool: &PgPool, limit: usize, lease: Duration) -> Result<Vec<Claimed>, sqlx::Error> {
     sqlx::query_as(
         "/* relay.claim */
          WITH due AS (
-             SELECT o.id FROM outbox_events o
+             SELECT o.ctid FROM outbox_events o
               WHERE o.published_at IS NULL AND o.parked_at IS NULL AND o.available_at <= statement_timestamp()
                 AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
                 AND o.id <= coalesce(
@@ -102,7 +124,7 @@ pub(super) async fn claim(pool: &PgPool, limit: usize, lease: Duration) -> Resul
          UPDATE outbox_events o
             SET lease_token = $2, lease_until = clock_timestamp() + $3 * interval '1 millisecond',
                 publish_attempts = o.publish_attempts + 1
-           FROM due, set_config('synchronous_commit', 'off', true) WHERE o.id = due.id
+           FROM due, set_config('synchronous_commit', 'off', true) WHERE o.ctid = due.ctid AND o.published_at IS NULL
          RETURNING o.id, o.lease_token, o.publish_attempts, o.event_id, o.original_event_id, o.aggregate_type, o.aggregate_id,
                    o.event_type, o.schema_version, o.topic, o.tag, o.payload, o.tenant_id, o.trace_id, o.correlation_id,
                    o.causation_id, o.occurred_at, o.deliver_at,
