@@ -9,7 +9,7 @@ mod kill;
 mod log;
 mod pool;
 mod resets;
-mod snapshots;
 mod retention;
+mod snapshots;
 mod support;
 mod workload;
