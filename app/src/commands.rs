@@ -42,7 +42,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         Command::Project { action: Some(ProjectAction::Rebuild) } => runtime.block_on(rebuild(&load()?)),
         Command::Project { action: Some(ProjectAction::Verify) } => runtime.block_on(verify(&load()?)),
         Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
-        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, key),
+        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, &key),
         Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
