@@ -27,7 +27,7 @@ pub async fn run(settings: &Settings, action: AuditAction) -> anyhow::Result<()>
         AuditAction::Verify { against } => verify_log(&store, settings, &against).await,
         AuditAction::Seals { export } => seals(&store, settings, export.as_deref()).await,
         AuditAction::Export { subject, output } => export(&store, settings, subject, &output).await,
-        AuditAction::Check { file, key } => check(&file, key),
+        AuditAction::Check { file, key } => check(&file, &key),
     };
     store.close().await;
     done
@@ -171,9 +171,9 @@ async fn export(store: &Store, settings: &Settings, which: SubjectArgs, output: 
 ///
 /// # Errors
 /// The file can not be read, or is not to be believed.
-pub fn check(file: &Path, key: Option<PublicKey>) -> anyhow::Result<()> {
+pub fn check(file: &Path, keys: &[PublicKey]) -> anyhow::Result<()> {
     let open = File::open(file).with_context(|| format!("{} can not be read", file.display()))?;
-    let checked = bundle::check(BufReader::new(open), key).with_context(|| file.display().to_string())?;
+    let checked = bundle::check(BufReader::new(open), keys).with_context(|| file.display().to_string())?;
     println!("{}: {} events, {} seals", checked.subject, checked.events, checked.seals);
     for (stream, (events, last)) in &checked.streams {
         println!("  {stream}: {events} events, the last is version {last}");
@@ -189,7 +189,7 @@ pub fn check(file: &Path, key: Option<PublicKey>) -> anyhow::Result<()> {
     );
     let sealed = checked.sealed_at.map(|it| it.format("%Y-%m-%d %H:%M:%S UTC").to_string()).unwrap_or_default();
     println!("each event is as it was sealed, at the latest at {sealed}");
-    if key.is_none() {
+    if keys.is_empty() {
         for it in &checked.keys {
             println!("by key {} that came with the file: {it}", it.id());
         }

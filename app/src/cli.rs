@@ -189,9 +189,9 @@ pub enum AuditAction {
     Check {
         /// The file.
         file: PathBuf,
-        /// The public key to believe, as you had it from somebody you trust. Default: the one in the file.
+        /// The public key to believe, as you had it from somebody you trust. May be given several times. Default: those in the file.
         #[arg(long)]
-        key: Option<PublicKey>,
+        key: Vec<PublicKey>,
     },
 }
 

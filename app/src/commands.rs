@@ -48,7 +48,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             runtime.block_on(async { project::verify(&connect(&settings).await?).await })
         }
         Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
-        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, key),
+        Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, &key),
         Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),

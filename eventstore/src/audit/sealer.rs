@@ -2,7 +2,7 @@
 
 use super::AuditConfig;
 use super::chain::{Hash, NO_LINK, Place, StreamName, event_hash, links_before, write_hashes};
-use super::keys::SigningKey;
+use super::keys::{KeyId, SigningKey, TrustedKeys};
 use super::merkle::RootBuilder;
 use super::seal::{Seal, SealFormat, SignedSeal, newest_seals, write_seal};
 use crate::logged::{LoggedEvent, read_log};
@@ -35,6 +35,17 @@ pub enum SealError {
     /// Hash rows or a seal are already where the next ones belong.
     #[error("there are hashes after the last seal, which no sealer wrote: `aivideo audit verify` says where")]
     Occupied,
+    /// The newest seal has no signature that can be believed: what it says may be there to stop the sealing.
+    #[error(
+        "the newest seal, {number}, has no valid signature of a known key ({key}): after a change of keys, the old one belongs in \
+         audit.verification_keys; otherwise `aivideo audit verify` says more"
+    )]
+    Untrusted {
+        /// The seal.
+        number: i64,
+        /// The key that it names.
+        key: KeyId,
+    },
     /// A seal that this process has made or met is gone, or another one stands in its place.
     #[error(
         "seal {number} is not in the database as it was made: the log was cut back or restored. Compare it with an exported seal \
@@ -69,6 +80,7 @@ pub enum SealStep {
 pub struct Sealer {
     pool: PgPool,
     key: SigningKey,
+    trusted: TrustedKeys,
     batch: u32,
     every: Duration,
     /// Number and digest of the newest seal that was made or met here.
@@ -79,14 +91,21 @@ impl Sealer {
     /// A sealer that makes a seal of `batch` events, or of those there are once the last seal is older than `every`.
     #[must_use]
     pub fn new(pool: PgPool, key: SigningKey, batch: u32, every: Duration) -> Self {
-        Self { pool, key, batch, every, newest: Mutex::default() }
+        let trusted = [key.public()].into_iter().collect();
+        Self { pool, key, trusted, batch, every, newest: Mutex::default() }
+    }
+
+    /// With these keys for the seals that are there already.
+    #[must_use]
+    pub fn trusting(self, trusted: TrustedKeys) -> Self {
+        Self { trusted, ..self }
     }
 
     /// A sealer as it is configured; `None` where there is no key to sign with.
     #[must_use]
     pub fn configured(pool: &PgPool, config: &AuditConfig) -> Option<Self> {
         let key = config.signing_key.clone()?;
-        Some(Self::new(pool.clone(), key, config.seal_events, config.every()))
+        Some(Self::new(pool.clone(), key, config.seal_events, config.every()).trusting(config.trusted()))
     }
 
     /// Seals until `stop` is ready. A fault never ends it: it is logged, and tried again.
@@ -199,7 +218,11 @@ impl Sealer {
                 return Err(SealError::CutBack { number });
             }
         }
-        last.map_or(Ok(()), |it| self.remember(it))
+        let Some(last) = last else { return Ok(()) };
+        if last.check(&self.trusted).is_err() {
+            return Err(SealError::Untrusted { number: last.seal.number, key: last.seal.key.clone() });
+        }
+        self.remember(last)
     }
 
     fn remember(&self, signed: &SignedSeal) -> Result<(), SealError> {

@@ -53,18 +53,18 @@ pub struct Checked {
 /// Flaws that are kept.
 const KEPT: usize = 100;
 
-/// Checks a bundle. With `key`, only seals that this key signed count; without, those of the keys in the bundle do, which whoever
+/// Checks a bundle. With `keys`, only seals that one of these signed count; without, those of the keys in the bundle do, which whoever
 /// made the bundle has chosen.
 ///
 /// # Errors
 /// [`CheckError`]. Flaws are no errors: they are in the answer.
-pub fn check(from: impl BufRead, key: Option<PublicKey>) -> Result<Checked, CheckError> {
+pub fn check(from: impl BufRead, keys: &[PublicKey]) -> Result<Checked, CheckError> {
     let mut lines = from.split(b'\n');
     let first = lines.next().transpose()?.unwrap_or_default();
     let Ok(Line::Bundle { subject, .. }) = serde_json::from_slice(&first) else {
         return Err(CheckError::NotABundle);
     };
-    let mut run = Check::new(subject, key);
+    let mut run = Check::new(subject, keys);
     run.digest(&first);
     for (index, line) in lines.enumerate() {
         let line = line?;
@@ -95,7 +95,7 @@ struct Check {
 }
 
 impl Check {
-    fn new(subject: Subject, key: Option<PublicKey>) -> Self {
+    fn new(subject: Subject, keys: &[PublicKey]) -> Self {
         let checked = Checked {
             subject,
             streams: BTreeMap::new(),
@@ -107,8 +107,8 @@ impl Check {
         };
         Self {
             checked,
-            trusted: key.into_iter().collect(),
-            only: key.is_some(),
+            trusted: keys.iter().copied().collect(),
+            only: !keys.is_empty(),
             seal: None,
             position: i64::MIN,
             chains: BTreeMap::new(),

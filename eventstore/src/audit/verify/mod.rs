@@ -185,21 +185,21 @@ impl<P: FnMut(Progress) + Send> Verification<'_, P> {
             self.interval(end, None).await?;
         }
         self.digest = if believed { Some(seal.digest()?) } else { None };
-        self.number = seal.number;
+        // The number of a changed one may be anything: it stands where the next one belongs.
+        self.number = if believed { seal.number } else { self.number + 1 };
         self.report.seals += 1;
         Ok(())
     }
 
     /// Whether a seal follows the one before it; what lies between them where some are gone is compared with its hashes alone.
     async fn follow(&mut self, seal: &Seal) -> Result<(), VerifyError> {
-        // After a changed seal, whose number may be anything, nothing is said of numbers.
-        let Some(digest) = self.digest else { return Ok(()) };
         if seal.number != self.number + 1 {
             for number in (self.number + 1..seal.number).take(KEPT) {
                 self.report.find(Finding::SealDeleted(number));
             }
             return self.interval(seal.first_position - 1, None).await;
         }
+        let Some(digest) = self.digest else { return Ok(()) };
         let begins = if seal.number == 1 { 1 } else { self.position.saturating_add(1) };
         if seal.previous != digest || seal.first_position != begins {
             self.report.find(Finding::SealOutOfSequence(seal.number));

@@ -20,7 +20,7 @@ fn stream(number: u128) -> Anyhow<Subject> {
 }
 
 fn checked(file: &[u8], key: Option<PublicKey>) -> Result<Checked, CheckError> {
-    check(file, key)
+    check(file, key.as_slice())
 }
 
 fn is_believed(file: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{Anyhow, against, edited, key, record, report, restore, sealed_history, sealer, trusted};
 use eventstore::audit::{
-    Finding, Scope, SealError, SealStep, SigningKey, TrustedKeys, latest_seals, seal_status, verify,
+    Finding, Scope, SealError, SealStep, Sealer, SigningKey, TrustedKeys, latest_seals, seal_status, verify,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -51,6 +51,10 @@ async fn a_deleted_seal_is_named() -> Anyhow {
         let findings = edited(&database, &format!("DELETE FROM seals WHERE number = {number}")).await?;
         assert_eq!(findings, [Finding::SealDeleted(number)]);
     }
+    // A changed one before a hole does not hide it.
+    let findings =
+        edited(&database, "UPDATE seals SET events = 7 WHERE number = 1; DELETE FROM seals WHERE number = 2").await?;
+    assert_eq!(findings, [Finding::SealChanged(1), Finding::SealDeleted(2)]);
     // Of the last one only its hashes tell.
     let findings = edited(&database, "DELETE FROM seals WHERE number = 3").await?;
     assert_eq!(findings, [Finding::HashesUnsealed { count: 3, first: 14 }]);
@@ -108,6 +112,31 @@ async fn a_running_sealer_refuses_a_log_that_was_cut_back() -> Anyhow {
         .sql("INSERT INTO event_hashes SELECT 17, category, stream_id, 9, hash FROM event_hashes WHERE position = 2")
         .await?;
     assert!(matches!(sealer.step().await, Err(SealError::Occupied)));
+    Ok(())
+}
+
+/// A seal that nobody signed could end the sealing in silence, by pretending that all is sealed.
+#[tokio::test]
+async fn a_sealer_does_not_go_on_from_a_seal_that_it_can_not_believe() -> Anyhow {
+    let database = sealed_history().await?;
+    record(&database, "task", Uuid::from_u128(9), 1, json!({})).await?;
+    database
+        .sql(
+            "INSERT INTO seals SELECT 4, 17, 1000000, 5, root, previous, sealed_at, key_id, signature FROM seals WHERE number = 3",
+        )
+        .await?;
+    let stopped = sealer(&database, 6).step().await;
+    assert!(matches!(stopped, Err(SealError::Untrusted { number: 4, .. })), "{stopped:?}");
+    assert!(report(&database).await?.findings.contains(&Finding::SealChanged(4)));
+    database.sql("DELETE FROM seals WHERE number = 4").await?;
+    // A new key goes on where the old one is known.
+    let (old, new) = (key().public(), SigningKey::from_seed([9; 32]));
+    let renewed = || Sealer::new(database.pool().clone(), new.clone(), 6, std::time::Duration::ZERO);
+    assert!(matches!(renewed().step().await, Err(SealError::Untrusted { number: 3, .. })));
+    let both: TrustedKeys = [old, new.public()].into_iter().collect();
+    assert_eq!(renewed().trusting(both.clone()).catch_up().await?, 1);
+    let report = verify(database.pool(), &both, &[], Scope::All, |_| {}).await?;
+    assert_eq!((report.findings.len(), report.seals), (0, 4));
     Ok(())
 }
 
