@@ -198,7 +198,7 @@ async fn a_stale_lease_changes_nothing() -> Result<()> {
         second.wait_for(id).await?;
         slow.stop().await?;
         let row = outbox_row(&pool, id).await?;
-        ensure!(row.leased && !row.published && row.last_error_code.is_none() && row.publish_attempts == 2, "{row:?}");
+        ensure!(row.leased && !row.published && row.last_error_code.is_none() && row.publish_attempts >= 2, "{row:?}");
         let token: Uuid = sqlx::query_scalar("SELECT lease_token FROM outbox_events").fetch_one(&pool).await?;
         ensure!(token != first);
         eventually(|| async { Ok(outbox_row(&pool, id).await?.published) }).await?;
