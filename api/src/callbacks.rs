@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use workers::ports::CallbackRefused;
 
+/// Longest job id, in bytes. It travels in a message, and one that is too large could never be sent.
+const MAX_JOB: usize = 1024;
+
 /// Largest body, in bytes. Providers send a job's description, not its output.
 pub(crate) const MAX_BODY: usize = 256 * 1024;
 
@@ -32,8 +35,8 @@ pub(crate) async fn receive(
         Ok(callback) => callback,
         Err(refused) => return refuse(provider.name(), refused),
     };
-    // Text that the database can not hold must not become an error that the provider repeats for ever.
-    if callback.delivery.contains('\0') || callback.job.contains('\0') {
+    // Text that the database or a message can not hold must not become an error that the provider repeats for ever.
+    if callback.delivery.contains('\0') || callback.job.contains('\0') || callback.job.len() > MAX_JOB {
         return refuse(provider.name(), CallbackRefused::Unreadable);
     }
     let fact = CallbackFact {

@@ -5,19 +5,33 @@ use crate::http::log_fault;
 use async_graphql::{Context, Error, ErrorExtensions, SimpleObject};
 use domain::aggregate;
 use eventstore::{ExecuteError, StoreError};
+use projections::query::ReadError;
 
 /// An error with a code that clients can go by.
 pub(crate) fn coded(code: &'static str, message: impl Into<String>) -> Error {
     Error::new(message).extend_with(|_, extensions| extensions.set("code", code))
 }
 
-/// A fault of ours: the cause goes to the log, its correlation id to the client.
-pub(crate) fn fault(ctx: &Context<'_>, error: &dyn std::error::Error) -> Error {
-    let Ok(call) = call(ctx) else { return coded("INTERNAL", "something went wrong on our side") };
+/// A fault of ours: the cause goes to the log, its correlation id to the client, who is told whether it is one that passes.
+pub(crate) fn fault(ctx: &Context<'_>, error: &(dyn std::error::Error + 'static)) -> Error {
+    let (code, message) = if passes(error) {
+        (
+            "UNAVAILABLE",
+            "not now; try again in a moment, a mutation with the same idempotency key: it may have been done",
+        )
+    } else {
+        ("INTERNAL", "something went wrong on our side; give the correlation id to whoever looks into it")
+    };
+    let Ok(call) = call(ctx) else { return coded(code, message) };
     log_fault(error, call.correlation);
     let correlation = call.correlation.to_string();
-    coded("INTERNAL", "something went wrong on our side; give the correlation id to whoever looks into it")
-        .extend_with(|_, extensions| extensions.set("correlationId", correlation))
+    coded(code, message).extend_with(|_, extensions| extensions.set("correlationId", correlation))
+}
+
+/// Whether the same may work a moment later, as when the database restarts.
+fn passes(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<StoreError>().is_some_and(StoreError::is_passing)
+        || error.downcast_ref::<ReadError>().is_some_and(ReadError::is_passing)
 }
 
 /// A "no" to what was asked: an answer, not an error. Nothing was changed.

@@ -37,11 +37,13 @@ async fn a_callback_is_believed_when_signed_and_answered_when_durable() -> Resul
         assert_eq!(call(&world, "replicate", attempt, Some("yes"), "d1 job-1").await?.status, StatusCode::OK);
     }
     assert_eq!((world.count(kept).await?, world.count(messages).await?), (1, 1), "however often it is sent");
+    let long_job = format!("d2 {}", "j".repeat(1025));
     let refused = [
         ("replicate", None, "d2 job-1", StatusCode::UNAUTHORIZED),
         ("replicate", Some("no"), "d2 job-1", StatusCode::UNAUTHORIZED),
         ("replicate", Some("yes"), "nonsense", StatusCode::BAD_REQUEST),
         ("replicate", Some("yes"), "d2 job\0", StatusCode::BAD_REQUEST),
+        ("replicate", Some("yes"), long_job.as_str(), StatusCode::BAD_REQUEST),
         ("nobody", Some("yes"), "d2 job-1", StatusCode::NOT_FOUND),
     ];
     for (provider, signed, body, expected) in refused {

@@ -1,7 +1,7 @@
 //! What is refused before anything is done: shapes, sizes, content types.
 
 use crate::doubles::Reasons;
-use crate::world::{World, code};
+use crate::world::{SUBMIT, World, code, input};
 use anyhow::{Context, Result};
 use api::Readiness;
 use axum::body::Body;
@@ -84,6 +84,9 @@ async fn g3_one_request_as_json_by_post() -> Result<()> {
     let request = Request::get(by_get).header("authorization", format!("Bearer {creator}")).body(Body::empty())?;
     let answer = world.call(request).await?;
     assert!(answer.body.starts_with(b"<!doctype html>"), "GET is the explorer, whatever it asks for");
+    // O10: 1.4 million characters are 4.2 million bytes.
+    let wide = json!({"query": "{ models { name } }", "variables": {"x": "\u{4e2d}".repeat(1_400_000)}}).to_string();
+    assert_eq!(world.post(Some(&creator), &[], wide).await?.status, StatusCode::PAYLOAD_TOO_LARGE);
     let large = json!({"query": "{ models { name } }", "variables": {"x": "x".repeat(1 << 20)}}).to_string();
     assert_eq!(world.post(Some(&creator), &[], large).await?.status, StatusCode::PAYLOAD_TOO_LARGE);
     Ok(())
@@ -138,5 +141,34 @@ async fn health_and_correlation() -> Result<()> {
     let ready = world.call(Request::get("/ready").body(Body::empty())?).await?;
     assert_eq!((ready.status, ready.json()?), (StatusCode::OK, json!({"ready": true, "reasons": []})));
     assert_eq!(Reasons(vec!["no broker".into()]).reasons().await, ["no broker"]);
+    Ok(())
+}
+
+/// Q2: a database that ends sessions, or is not there, is no fault to report but one to wait for; and what was told to be
+/// tried again may be, with the same key.
+#[tokio::test]
+async fn a_fault_that_passes_is_told_from_one_that_does_not() -> Result<()> {
+    let world = World::new().await?;
+    let creator = world.creator()?;
+    world.grant(world.tenant, 1_000_000).await?;
+    for (state, expected) in [("57P01", "UNAVAILABLE"), ("25P03", "UNAVAILABLE"), ("XX000", "INTERNAL")] {
+        world
+            .db
+            .sql(&format!(
+                "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+                     $$ BEGIN RAISE EXCEPTION 'fail' USING ERRCODE = '{state}'; END $$;
+                 CREATE TRIGGER fail BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION fail();"
+            ))
+            .await?;
+        let variables = json!({"input": input("a boat"), "key": "one"});
+        let answer = world.ask(&creator, SUBMIT, variables.clone()).await?;
+        assert_eq!(code(&answer), expected, "{state}: {answer}");
+        assert!(answer["errors"][0]["extensions"]["correlationId"].is_string(), "{answer}");
+        world.db.sql("DROP FUNCTION fail CASCADE").await?;
+    }
+    assert_eq!(world.count("SELECT count(*) FROM events WHERE category = 'task'").await?, 0);
+    world.submitted(&creator, "one").await?;
+    world.db.pool().close().await;
+    assert_eq!(code(&world.ask(&creator, "{ tasks { edges { cursor } } }", json!({})).await?), "UNAVAILABLE");
     Ok(())
 }

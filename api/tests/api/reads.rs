@@ -1,6 +1,6 @@
 //! Reading: pages, the wall between tenants, freshness, history, errors.
 
-use crate::world::{World, code, token};
+use crate::world::{World, code, input, token};
 use anyhow::{Context, Result};
 use api::Role;
 use domain::id::TenantId;
@@ -241,4 +241,43 @@ async fn g4_errors_name_a_correlation_id_and_nothing_of_the_database() -> Result
         assert!(!text.contains(leaked), "{leaked} in {text}");
     }
     Ok(())
+}
+
+/// E4: a hundred tasks; the reply to the mutation, the query, the page and the row of the log say the same instant, to the microsecond.
+#[tokio::test]
+async fn e4_an_instant_is_the_same_in_every_answer() -> Result<()> {
+    let world = World::new().await?;
+    let creator = world.creator()?;
+    world.grant(world.tenant, 100_000_000).await?;
+    let submit = "mutation($input: GenerationInput!, $key: String) {
+        submitGeneration(input: $input, idempotencyKey: $key) { taskId task { taskId createdAt updatedAt } } }";
+    let query = "query($id: ID!) { task(id: $id, atLeastVersion: 1) { taskId createdAt updatedAt } }";
+    let mut replies = 0;
+    for number in 0..100 {
+        let variables = json!({"input": input("a boat"), "key": format!("key-{number}")});
+        let answer = world.ask(&creator, submit, variables).await?;
+        let told = &answer["data"]["submitGeneration"];
+        let read = world.ask(&creator, query, json!({"id": told["taskId"]})).await?;
+        let read = &read["data"]["task"];
+        if !told["task"].is_null() {
+            replies += 1;
+            assert_eq!(&told["task"], read);
+        }
+        let (task, at) = (&read["taskId"], read["createdAt"].as_str().context("an instant")?);
+        assert_eq!(read["updatedAt"].as_str(), Some(at));
+        let same =
+            format!("SELECT count(*) FROM events WHERE stream_id::text = '{}' AND recorded_at = '{at}'", task_id(task));
+        assert_eq!(world.count(&same).await?, 1, "{read}");
+    }
+    assert!(replies > 0, "no reply showed its task");
+    let page = "{ tasks(first: 100) { edges { cursor node { taskId createdAt } } } }";
+    let page = world.ask(&creator, page, json!({})).await?;
+    let edges = page["data"]["tasks"]["edges"].as_array().context("a page")?;
+    let seen: HashSet<String> = edges.iter().map(|edge| edge["node"]["createdAt"].to_string()).collect();
+    assert_eq!((edges.len(), seen.len()), (100, 100));
+    Ok(())
+}
+
+fn task_id(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
