@@ -69,8 +69,9 @@ async fn print_seals(store: &Store, settings: &Settings) -> anyhow::Result<()> {
     if status.unsealed > 0 {
         println!("             {} events not sealed, the oldest for {:.1} s", status.unsealed, status.oldest_seconds);
     }
-    if settings.audit.signing_key.is_none() {
-        println!("             SEALING IS OFF here: no audit.signing_key (AIVIDEO_AUDIT__SIGNING_KEY) is set");
+    // With a verification key alone this machine is one that only looks.
+    if settings.audit.trusted().is_empty() {
+        println!("             SEALING IS OFF: no audit.signing_key (AIVIDEO_AUDIT__SIGNING_KEY) is set");
     }
     Ok(())
 }
