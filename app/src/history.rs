@@ -160,12 +160,17 @@ fn shown_to_people(stream: StreamId, past: &Past, mut state: Value) -> String {
         format!("since {}: {} by {}", utc(event.recorded_at), event.name, event.actor)
     }));
     let mut rows = Vec::new();
+    // First what people look for first.
+    let name = state.as_object_mut().and_then(|it| it.remove("state"));
+    rows.extend(name.map(|name| ("state".to_owned(), readable(&name))));
     if stream.category == Category::Account {
         rows.extend(summarized(&mut state));
     }
-    flatten("", &state, &mut rows);
+    flatten("", ".", &state, &mut rows);
     lines.extend(aligned(&rows));
-    lines.push("Credits are in minor units: 100 are one credit.".to_owned());
+    if stream.category != Category::Attempt && version > 0 {
+        lines.push("Credits are in minor units: 100 are one credit.".to_owned());
+    }
     lines.join("\n")
 }
 
@@ -196,12 +201,12 @@ fn summarized(account: &mut Value) -> Vec<(String, String)> {
 }
 
 /// One row for each value, under its path.
-fn flatten(path: &str, value: &Value, rows: &mut Vec<(String, String)>) {
+fn flatten(path: &str, separator: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {
             for (name, value) in members {
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                flatten(&path, value, rows);
+                let path = if path.is_empty() { name.clone() } else { format!("{path}{separator}{name}") };
+                flatten(&path, separator, value, rows);
             }
         }
         plain => rows.push((path.to_owned(), readable(plain))),
@@ -226,10 +231,24 @@ fn differences_for_people(found: &[Difference]) -> String {
     if found.is_empty() {
         return "nothing is different".to_owned();
     }
-    let side = |value: &Option<Value>| value.as_ref().map_or("(not there)".to_owned(), readable);
-    let rows: Vec<_> =
-        found.iter().map(|it| (it.path.clone(), format!("{} -> {}", side(&it.before), side(&it.after)))).collect();
+    let mut rows = Vec::new();
+    for Difference { path, before, after } in found {
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                rows.push((path.clone(), format!("{} -> {}", readable(before), readable(after))));
+            }
+            (None, Some(value)) => one_sided(path, value, |it| format!("(not there) -> {it}"), &mut rows),
+            (Some(value), None) => one_sided(path, value, |it| format!("{it} -> (not there)"), &mut rows),
+            (None, None) => {}
+        }
+    }
     aligned(&rows).join("\n")
+}
+
+fn one_sided(path: &str, value: &Value, text: impl Fn(&str) -> String, rows: &mut Vec<(String, String)>) {
+    let mut values = Vec::new();
+    flatten(path, "/", value, &mut values);
+    rows.extend(values.into_iter().map(|(path, value)| (path, text(&value))));
 }
 
 fn events_for_people(events: &[LoggedEvent], newest: i64) -> String {
@@ -263,7 +282,7 @@ mod tests {
         let grants: Map<String, Value> = (0..30).map(|n| (format!("voucher-{n}"), json!(1))).collect();
         let mut account = json!({"available": 5, "holds": holds, "grants": grants, "refunds": {"case-1": 7}});
         let mut rows = summarized(&mut account);
-        flatten("", &account, &mut rows);
+        flatten("", ".", &account, &mut rows);
         let text = aligned(&rows).join("\n");
         for line in
             ["holds OPEN", "holds SETTLED", "30 entries", "holds.task-open.amount", "refunds.case-1", "available"]
@@ -275,11 +294,11 @@ mod tests {
 
     #[test]
     fn differences_say_what_was_not_there() {
-        let one = Difference { path: "/hold".to_owned(), before: None, after: Some(json!(120)) };
+        let one = Difference { path: "/order".to_owned(), before: None, after: Some(json!({"hold": 120})) };
         let other =
             Difference { path: "/state".to_owned(), before: Some(json!("QUEUED")), after: Some(json!("a\u{1b}b")) };
         let text = differences_for_people(&[one, other]);
-        assert_eq!(text, "  /hold   (not there) -> 120\n  /state  QUEUED -> \"a\\u001bb\"");
+        assert_eq!(text, "  /order/hold  (not there) -> 120\n  /state       QUEUED -> \"a\\u001bb\"");
         assert_eq!(differences_for_people(&[]), "nothing is different");
     }
 

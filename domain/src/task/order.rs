@@ -138,9 +138,9 @@ pub struct Export {
     pub spec: ExportSpec,
 }
 
-/// Who made a video.
+/// Who made a video. As JSON the one has the number of its attempt, the other has a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(untagged)]
 pub enum Maker {
     /// An attempt at a provider.
     Attempt(Live),

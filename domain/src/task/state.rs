@@ -61,12 +61,13 @@ pub enum Task {
     /// Nothing happened yet.
     Absent,
     /// Accepted from the user; nobody has been asked yet.
-    Queued(Order),
+    Queued(#[serde(with = "under_order")] Order),
     /// An attempt is being submitted.
     Submitting(Live),
     /// The provider could not take it, or an attempt failed: another try at `retry_at`.
     WaitingRetry {
         /// The task.
+        #[serde(flatten)]
         live: Live,
         /// Number of the attempt that is submitted next: the current one, or the one after it where the current one is over.
         next_attempt: u32,
@@ -82,6 +83,7 @@ pub enum Task {
     /// The provider has finished; the output is being fetched.
     Fetching {
         /// The task.
+        #[serde(flatten)]
         live: Live,
         /// How often the fetch was put off.
         delays: u32,
@@ -91,6 +93,7 @@ pub enum Task {
     /// An export is being rendered here. It has no attempt: no provider is asked.
     Rendering {
         /// The export.
+        #[serde(flatten)]
         export: Export,
         /// How it is getting on.
         tries: Tries,
@@ -98,6 +101,7 @@ pub enum Task {
     /// The video is stored and is being probed.
     MediaProcessing {
         /// Who made it.
+        #[serde(flatten)]
         maker: Maker,
         /// The stored video.
         video: Video,
@@ -107,6 +111,7 @@ pub enum Task {
     /// The video can be played; its thumbnail is still to come (chapter 7.14.3).
     PartiallyReady {
         /// Who made it.
+        #[serde(flatten)]
         maker: Maker,
         /// The stored video.
         video: Video,
@@ -120,6 +125,7 @@ pub enum Task {
     /// The outcome is beyond what the machine may decide; a person has been asked. The hold stays.
     ManualReview {
         /// The task.
+        #[serde(flatten)]
         live: Live,
         /// Whether the user wants it cancelled.
         canceling: bool,
@@ -127,6 +133,7 @@ pub enum Task {
     /// End: the video is ready.
     Succeeded {
         /// Who made it.
+        #[serde(flatten)]
         maker: Maker,
         /// What it costs.
         charge: Credits,
@@ -139,9 +146,33 @@ pub enum Task {
         class: ErrorClass,
     },
     /// End: cancelled before there was any output.
-    Canceled(Order),
+    Canceled(#[serde(with = "under_order")] Order),
     /// End: cancelled, though the provider had finished; the output was not delivered.
-    CanceledWithOutput(Order),
+    CanceledWithOutput(#[serde(with = "under_order")] Order),
+}
+
+/// In every state the order is found in the same place, so that two states can be compared.
+mod under_order {
+    use super::Order;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize)]
+    struct Written<'a> {
+        order: &'a Order,
+    }
+
+    #[derive(Deserialize)]
+    struct Read {
+        order: Order,
+    }
+
+    pub(super) fn serialize<S: Serializer>(order: &Order, to: S) -> Result<S::Ok, S::Error> {
+        Written { order }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Order, D::Error> {
+        Read::deserialize(from).map(|it| it.order)
+    }
 }
 
 named! {

@@ -131,7 +131,9 @@ fn an_encoding_that_changes_needs_a_new_shape() -> Anyhow {
 #[test]
 fn people_find_the_name_of_the_state_and_plain_amounts() -> Anyhow {
     for (name, state) in one_of_each::<Task>(&support::task_commands(), |it| it.state().name()) {
-        assert_eq!(serde_json::to_value(state)?["state"], name);
+        let ordered = state.order().map(serde_json::to_value).transpose()?;
+        let value = serde_json::to_value(state)?;
+        assert_eq!((&value["state"], value.get("order")), (&json!(name), ordered.as_ref()));
     }
     for (name, state) in one_of_each::<Attempt>(&support::attempt_commands(), |it| it.state().name()) {
         assert_eq!(serde_json::to_value(state)?["state"], name);
