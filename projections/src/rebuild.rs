@@ -14,7 +14,7 @@ pub use verify::{Comparison, verify};
 use crate::error::ProjectError;
 use crate::projector::{self, Locking};
 use replay::Replay;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool};
 use std::time::Duration;
 
 /// One rebuild at a time. The top byte keeps this lock apart from the others (7 and 9, see `eventstore`).
