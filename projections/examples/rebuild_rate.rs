@@ -1,7 +1,7 @@
 //! How fast a rebuild is, beside a plain `COPY` of the same rows.
 //!
-//! `DATABASE_URL=… cargo run --release -p projections --example rebuild_rate -- 1000000` multiplies the histories that the
-//! database has, under fresh ids, to that many events; then it copies, reads, rebuilds and verifies, in turn.
+//! `DATABASE_URL=… cargo run --release -p projections --example rebuild_rate -- 1000000 5` multiplies the histories that the
+//! database has, under fresh ids, to that many events; then it copies, reads, rebuilds and verifies, in turn, so many rounds.
 
 use anyhow::{Context, Result, ensure};
 use futures_util::TryStreamExt;
@@ -9,7 +9,6 @@ use projections::rebuild::{read_only, rebuild, verify};
 use sqlx::PgPool;
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 5;
 /// So many copies of the histories happen at the same time.
 const AT_ONCE: i64 = 10;
 
@@ -17,12 +16,13 @@ const AT_ONCE: i64 = 10;
 async fn main() -> Result<()> {
     let url = std::env::var("DATABASE_URL").context("DATABASE_URL names a database with some histories in it")?;
     let wanted: i64 = std::env::args().nth(1).context("say how many events there shall be")?.parse()?;
+    let rounds: usize = std::env::args().nth(2).context("say how many rounds")?.parse()?;
     let pool = PgPool::connect(&url).await?;
     eventstore::MIGRATOR.run(&pool).await?;
     multiply(&pool, wanted).await?;
     let mut taken = [const { Vec::new() }; 4];
     let mut events = 0;
-    for round in 1..=ROUNDS {
+    for round in 1..=rounds {
         let (copied, copying) = timed(copy(&pool)).await?;
         let (read, reading) = timed(async { Ok(read_only(&pool).await?) }).await?;
         let (done, rebuilding) = timed(async { Ok(rebuild(&pool, |_| ()).await?) }).await?;
