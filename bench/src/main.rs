@@ -28,9 +28,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Appending, loading, reading on and rebuilding, beside pgbench, COPY and other stores: some eight minutes.
+    /// Appending, loading, reading on and rebuilding, beside pgbench, COPY and other stores: under ten minutes.
     Store(store::Options),
-    /// Append, relay and load in a log of ten million events beside one of a hundred thousand: some fifteen minutes.
+    /// Append, relay and load in a log of ten million events beside one of a hundred thousand: takes long, most of it to fill.
     Growth(growth::Options),
     /// All read models of a million events, beside COPY of the same rows.
     Rebuild(RebuildOptions),

@@ -44,7 +44,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
     writers: Vec<usize>,
     /// Events in the log that is read and rebuilt from.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 50_000)]
     events: u64,
 }
 
