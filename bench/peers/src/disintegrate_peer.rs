@@ -149,7 +149,8 @@ pub struct Disintegrate {
 }
 
 /// Its transactions are SERIALIZABLE and may be refused though nobody wrote to the same stream; its documentation says to
-/// make the decision again.
+/// make the decision again. And its readers stop at the oldest writer that has not ended: a stream that was just written may not be
+/// read whole yet, and the decision is refused by the domain.
 const TRIES: u32 = 200;
 
 impl Disintegrate {
@@ -158,7 +159,6 @@ impl Disintegrate {
         loop {
             match self.decisions.make(command.clone()).await {
                 Ok(_) => return Ok(()),
-                Err(disintegrate::DecisionError::Domain(refused)) => return Err(refused.into()),
                 Err(error) if tries >= TRIES => return Err(anyhow::Error::msg(error.to_string())),
                 Err(_) => tries += 1,
             }
