@@ -71,7 +71,8 @@ impl Aggregate for Attempt {
                 Ok(())
             }
             (AttemptCommand::NotePoll, Some(_)) => {
-                let polled = AttemptEvent::Polled { percent: Some(50), next_poll_at: soon(), finding: FINDING.to_owned() };
+                let polled =
+                    AttemptEvent::Polled { percent: Some(50), next_poll_at: soon(), finding: FINDING.to_owned() };
                 sink.write(polled, self).await;
                 Ok(())
             }

@@ -39,11 +39,7 @@ impl Attempt {
         let at = soon();
         self.next_poll_at = Some(at);
         self.polls += 1;
-        self.events.push(AttemptEvent::Polled {
-            percent: Some(50),
-            next_poll_at: at,
-            finding: FINDING.to_owned(),
-        });
+        self.events.push(AttemptEvent::Polled { percent: Some(50), next_poll_at: at, finding: FINDING.to_owned() });
         Ok(at)
     }
 }

@@ -103,7 +103,13 @@ async fn append<P: Peer>(peer: &P, from: Instant, until: Instant) -> anyhow::Res
     }
 }
 
-async fn load<P: Peer>(peer: &P, streams: &[P::Id], first: usize, from: Instant, until: Instant) -> anyhow::Result<u64> {
+async fn load<P: Peer>(
+    peer: &P,
+    streams: &[P::Id],
+    first: usize,
+    from: Instant,
+    until: Instant,
+) -> anyhow::Result<u64> {
     anyhow::ensure!(!streams.is_empty(), "there are no streams: run prepare first");
     let mut done = 0;
     for id in streams.iter().cycle().skip(first % streams.len()) {
