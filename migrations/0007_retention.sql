@@ -10,7 +10,9 @@ SET LOCAL statement_timeout = 0;
 LOCK TABLE outbox_events, inbox_dedup IN ACCESS EXCLUSIVE MODE;
 
 ALTER TABLE outbox_events RENAME TO outbox_sent_before;
+-- safe because: no statement names these constraints but one, by the name that the new table has again.
 ALTER TABLE outbox_sent_before RENAME CONSTRAINT outbox_events_pkey TO outbox_sent_before_pkey;
+-- safe because: as above; statements know the name as that of the new table's constraint.
 ALTER TABLE outbox_sent_before RENAME CONSTRAINT outbox_events_event_id_key TO outbox_sent_before_event_id_key;
 ALTER SEQUENCE outbox_events_id_seq RENAME TO outbox_sent_before_id_seq;
 DROP INDEX outbox_pending, outbox_pending_by_aggregate, outbox_published;
@@ -56,6 +58,7 @@ END $$;
 -- By the day in the message's id, so that it is the same table at every delivery, and (consumer, message) is unique in all of
 -- it. Rows of messages whose id tells no day, or a day without a table, are in inbox_rest: at first, all rows there are.
 ALTER TABLE inbox_dedup RENAME TO inbox_rest;
+-- safe because: no statement names it: conflicts are found by the columns.
 ALTER TABLE inbox_rest RENAME CONSTRAINT inbox_dedup_pkey TO inbox_rest_pkey;
 ALTER INDEX inbox_processed RENAME TO inbox_rest_processed;
 CREATE TABLE inbox_dedup (
@@ -169,6 +172,7 @@ BEGIN
 END $$;
 
 -- A function that runs as its owner looks for tables nowhere but here, whatever the caller's path; and not everybody may call it.
+-- safe because: it touches the two functions that were made above, and no table.
 DO $$
 DECLARE
     routine text;
@@ -192,10 +196,14 @@ INSERT INTO inbox_dedup SELECT * FROM alike;
 ALTER TABLE inbox_dedup ATTACH PARTITION inbox_rest DEFAULT;
 
 -- ---- The other tables that only grow ----
--- safe because: these tables have some rows a task at most, and writers wait only while an index of one column is built.
+-- safe because: this table has some rows a task at most, and writers wait only while an index of one column is built.
 CREATE INDEX repairs_created ON repairs (created_at);
 -- A repair is one repair, however many scans make it at the same time.
+-- safe because: this table has some rows a task at most, and writers wait only while an index of one column is built.
 CREATE UNIQUE INDEX repairs_once ON repairs (event_id);
+-- safe because: this table has some rows a task at most, and writers wait only while an index of one column is built.
 CREATE INDEX notifications_created ON notifications (created_at);
+-- safe because: this table has some rows a task at most, and writers wait only while an index of one column is built.
 CREATE INDEX provider_callbacks_received ON provider_callbacks (received_at);
+-- safe because: this table has some rows a task at most, and writers wait only while an index of one column is built.
 CREATE INDEX quarantine_last_failed ON message_quarantine (last_failed_at);

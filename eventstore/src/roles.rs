@@ -68,6 +68,9 @@ const TABLES: &[Grant] = &[
     ("outbox_events", ALL_ROWS, "SELECT"),
     ("inbox_dedup", ALL_ROWS, "SELECT"),
     ("message_partitions", "SELECT", "SELECT"),
+    // The parts that have no day are pruned row by row, under their own names.
+    ("outbox_sent_rest", "SELECT, UPDATE, DELETE", "SELECT"),
+    ("inbox_rest", "SELECT, UPDATE, DELETE", "SELECT"),
     (
         "message_quarantine",
         ALL_ROWS,

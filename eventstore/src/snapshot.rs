@@ -140,6 +140,21 @@ impl Snapshots {
         }
     }
 
+    /// Until there is nothing left to be written.
+    #[cfg(feature = "testkit")]
+    pub(crate) async fn quiet(&self) {
+        loop {
+            {
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                while queue.task.try_join_next().is_some() {}
+                if queue.task.is_empty() && queue.due.is_empty() {
+                    return;
+                }
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
     async fn until_done(self: Arc<Self>) {
         while let Some((stream, due)) = self.next() {
             if let Err(error) = self.write(stream, due).await {

@@ -237,6 +237,11 @@ impl Store {
         self.begin().await?.load(Case::begin(key)).await
     }
 
+    /// Waits until this store has written the snapshots that were due.
+    pub async fn snapshots_written(&self) {
+        self.snapshots.quiet().await;
+    }
+
     /// Writes a snapshot of a stream at a version now, whether one is due or not.
     ///
     /// # Errors

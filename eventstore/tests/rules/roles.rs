@@ -15,6 +15,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("seals", "SI", "S"),
     ("outbox_events", "SIUD", "S"),
     ("inbox_dedup", "SIUD", "S"),
+    ("message_partitions", "S", "S"),
+    ("snapshots", "SIUD", "S"),
     ("message_quarantine", "SIUD", "c"),
     ("idempotency_keys", "SIU", "S"),
     ("generation_requests", "SI", "c"),

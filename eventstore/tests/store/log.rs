@@ -88,9 +88,12 @@ pub fn fold(stream: StreamId, events: &[Stored]) -> Anyhow<Folded> {
     Ok(Folded::absent(stream.category).fold(stream, (1..).zip(events.iter().cloned()))?)
 }
 
-/// The stream as a store reads it that has read nothing before.
+/// The stream as a store reads it that has read nothing before; what it has to say about snapshots is written by then.
 pub async fn cold(pool: &PgPool, stream: StreamId) -> Anyhow<Folded> {
-    warm(&Store::on(pool.clone(), super::support::policy()), stream).await
+    let store = Store::on(pool.clone(), super::support::policy());
+    let folded = warm(&store, stream).await;
+    store.snapshots_written().await;
+    folded
 }
 
 /// The stream as this store reads it.

@@ -217,7 +217,7 @@ async fn a_message_is_met_again_in_the_table_of_its_own_day() -> Anyhow {
             .bind(&today)
             .fetch_all(pool)
             .await?;
-    let mut locked = pool.begin().await?;
+    let mut locked = database.owner().begin().await?;
     let lock = format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", others.join(", "));
     sqlx::query(sqlx::AssertSqlSafe(lock)).execute(&mut *locked).await?;
     let world = accepting();

@@ -38,7 +38,7 @@ fn rules(config: &RetentionConfig) -> [Rule; 6] {
             "/* retention.prune_repairs */
              DELETE FROM repairs WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM repairs WHERE created_at < statement_timestamp() - make_interval(days => $1)
-                  ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+                  ORDER BY created_at LIMIT $2))",
         ),
         (
             "notifications",
@@ -46,7 +46,7 @@ fn rules(config: &RetentionConfig) -> [Rule; 6] {
             "/* retention.prune_notifications */
              DELETE FROM notifications WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM notifications WHERE created_at < statement_timestamp() - make_interval(days => $1)
-                  ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+                  ORDER BY created_at LIMIT $2))",
         ),
         (
             "provider_callbacks",
@@ -54,7 +54,7 @@ fn rules(config: &RetentionConfig) -> [Rule; 6] {
             "/* retention.prune_callbacks */
              DELETE FROM provider_callbacks WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM provider_callbacks WHERE received_at < statement_timestamp() - make_interval(days => $1)
-                  ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+                  ORDER BY received_at LIMIT $2))",
         ),
         (
             "message_quarantine",
