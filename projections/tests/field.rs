@@ -52,7 +52,7 @@ async fn what_a_slow_broker_gets_twice_has_one_id_and_one_effect() -> Result<()>
             "CREATE TABLE marks (id bigint);
              CREATE FUNCTION note_mark() RETURNS trigger LANGUAGE plpgsql AS
                  $$ BEGIN INSERT INTO marks VALUES (NEW.id); RETURN NULL; END $$;
-             CREATE TRIGGER note_mark AFTER UPDATE OF published_at ON outbox_events FOR EACH ROW
+             CREATE TRIGGER note_mark AFTER INSERT ON outbox_events FOR EACH ROW
                  WHEN (NEW.published_at IS NOT NULL) EXECUTE FUNCTION note_mark();",
         )
         .execute(&pool)
@@ -362,7 +362,10 @@ struct Readers {
 impl Readers {
     fn start(world: &World, broker: &Arc<Broker>) -> Self {
         let (pool, day) = (world.store.pool(), Duration::from_secs(24 * 3600));
-        let relay = Running::relay(pool, broker, RelayConfig { tick: day, ..RelayConfig::default() });
+        // What was claimed by a statement whose answer was lost goes on when its lease ends.
+        let (lease, send_timeout) = (Duration::from_secs(4), Duration::from_secs(2));
+        let config = RelayConfig { tick: day, lease, send_timeout, ..RelayConfig::default() };
+        let relay = Running::relay(pool, broker, config);
         let projector = Projector::new(pool.clone(), ProjectorConfig { tick: day, batch: 500 });
         let (stop, reader) = (CancellationToken::new(), Reader::new(&world.store));
         let (token, listening) = (stop.clone(), reader.clone());
