@@ -141,8 +141,13 @@ async fn claim_once(pool: &PgPool, limit: usize, lease: Duration) -> Result<Vec<
 pub(super) async fn next_due(pool: &PgPool) -> Result<Option<Duration>, sqlx::Error> {
     let millis: Option<f64> = sqlx::query_scalar(
         "/* relay.next_due */
-         SELECT (extract(epoch FROM min(available_at) - clock_timestamp()) * 1000)::float8 FROM outbox_events
-          WHERE published_at IS NULL AND parked_at IS NULL AND available_at > statement_timestamp()",
+         SELECT (extract(epoch FROM least(
+                    (SELECT min(available_at) FROM outbox_events
+                      WHERE published_at IS NULL AND parked_at IS NULL AND available_at > statement_timestamp()),
+                    -- Of a claim whose answer was lost nobody knows, until its lease ends.
+                    (SELECT min(lease_until) FROM outbox_events
+                      WHERE published_at IS NULL AND parked_at IS NULL AND available_at <= statement_timestamp()
+                        AND lease_until > statement_timestamp())) - clock_timestamp()) * 1000)::float8",
     )
     .fetch_one(pool)
     .await?;
