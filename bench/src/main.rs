@@ -13,6 +13,7 @@ mod peers;
 mod pgbench;
 mod read;
 mod relay;
+mod seal;
 mod store;
 mod work;
 

@@ -28,6 +28,8 @@ enum Part {
     Account,
     /// Reading the log, and rebuilding from it, beside COPY.
     Read,
+    /// Appends while the log is sealed, beside appends without a sealer.
+    Seal,
 }
 
 /// How it is run.
@@ -38,7 +40,7 @@ pub struct Options {
     #[command(flatten)]
     programs: Programs,
     /// Only these parts.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["append", "load", "account", "read"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["append", "load", "account", "read", "seal"])]
     only: Vec<Part>,
     /// How many write at the same time.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
@@ -79,6 +81,9 @@ async fn take(options: &Options, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     }
     if wanted(Part::Read) {
         rows.extend(read(options).await?);
+    }
+    if wanted(Part::Seal) {
+        rows.extend(crate::seal::run(options.taken).await?);
     }
     Ok(())
 }
