@@ -1,9 +1,9 @@
 //! What sealing the log costs: appends with a sealer at work beside appends without one.
 
+use crate::Taken;
 use crate::append::Writer;
 use crate::database::Database;
 use crate::work::rate;
-use crate::Taken;
 use bench::report::{Row, median};
 use eventstore::audit::{AuditConfig, Sealer, SigningKey};
 use std::time::Duration;
