@@ -101,18 +101,6 @@ pub async fn rebuild(pool: &PgPool, mut progress: impl FnMut(Progress) + Send) -
     Ok(done)
 }
 
-/// Reads the log as a rebuild reads it, and folds nothing: how much of a rebuild is reading. For benchmarks. How many events.
-///
-/// # Errors
-/// The database can not be used.
-pub async fn read_only(pool: &PgPool) -> Result<u64, sqlx::Error> {
-    let mut replay = Replay::begin(pool).await?;
-    let (up_to, _) = projector::readable(&mut replay.writer).await?;
-    let events = replay.read_up_to(up_to).await?;
-    replay.end().await?;
-    Ok(events)
-}
-
 async fn lock_out_others(connection: &mut PgConnection) -> Result<(), RebuildError> {
     let (ours, other): (bool, Option<i32>) = sqlx::query_as(
         "/* rebuild.lock */

@@ -61,17 +61,6 @@ impl Replay {
         Ok(())
     }
 
-    /// Only reads, up to a position that may be read.
-    pub(super) async fn read_up_to(&mut self, up_to: i64) -> Result<u64, sqlx::Error> {
-        let (mut after, mut count) = (0, 0);
-        loop {
-            let events = fold::read(&mut self.reader, after, up_to, BATCH).await?;
-            let Some(last) = events.last() else { return Ok(count) };
-            after = last.position;
-            count += events.len() as u64;
-        }
-    }
-
     pub(super) async fn end(self) -> Result<(), sqlx::Error> {
         self.reader.close().await?;
         self.writer.close().await
