@@ -34,6 +34,17 @@ fn literal(source: &str) -> Option<(String, &str)> {
     None
 }
 
+/// The next part inside of a `concat!`: a literal, or a macro of the same source that is one.
+fn next_part<'a>(source: &'a str, rest: &'a str) -> Option<(String, &'a str)> {
+    let part = rest.trim_start().strip_prefix(',')?.trim_start();
+    if let Some(quoted) = part.strip_prefix('"') {
+        return literal(quoted);
+    }
+    let (name, after) = part.split_once("!()")?;
+    let (_, made) = source.split_once(&format!("macro_rules! {name} {{"))?;
+    Some((literal(made.split_once('"')?.1)?.0, after))
+}
+
 /// Tools of one release, which nobody runs while another one is rolled out.
 const TOOLS: &[&str] = &["rebuild.", "verify.", "doctor.", "roles."];
 
@@ -43,8 +54,13 @@ fn extract(source: &str) -> Vec<(String, String)> {
     let mut rest = source;
     while let Some(at) = rest.find("\"/* ") {
         let made = rest[..at].trim_end().ends_with("format!(");
-        let Some((text, after)) = literal(&rest[at + 1..]) else { break };
+        let joined = rest[..at].trim_end().ends_with("concat!(");
+        let Some((mut text, after)) = literal(&rest[at + 1..]) else { break };
         rest = after;
+        while joined && let Some((more, after)) = next_part(source, rest) {
+            text.push_str(&more);
+            rest = after;
+        }
         let Some((name, statement)) = text.trim_start_matches("/* ").split_once(" */") else { continue };
         let words = statement.split_whitespace().collect::<Vec<_>>().join(" ");
         let kind = words.split(' ').next().unwrap_or_default();
@@ -232,6 +248,11 @@ fn statements_are_found_in_the_sources() -> Anyhow {
         "projections.tasks_where",
     ] {
         assert!(todays.contains_key(name), "{name} is not found");
+    }
+    // Those that are put together are found whole.
+    for (name, end) in [("eventstore.read_log", "LIMIT $3"), ("audit.newest_seals", "LIMIT $1")] {
+        let statement = &todays[name];
+        assert!(statement.contains(" AS ") && statement.ends_with(end), "{name}: {statement}");
     }
     Ok(())
 }
