@@ -8,6 +8,7 @@ use projections::horizon::horizon;
 use projections::operations::operations;
 use projections::projector::projection_status;
 use projections::relay::relay_status;
+use projections::subscription::{GroupStatus, group_status};
 use std::time::Duration;
 
 /// Prints the status of a running system.
@@ -39,6 +40,7 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     if let Some(fault) = &read.fault {
         println!("             STOPPED at position {:?}: {fault}", read.fault_position);
     }
+    group_status(store.pool()).await?.iter().for_each(print_readers);
     print_seals(&store, settings).await?;
     let counts = operations(store.pool()).await?;
     for (state, count) in &counts.tasks {
@@ -56,6 +58,21 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     print_lag(settings).await;
     store.close().await;
     Ok(())
+}
+
+/// A group of readers of the log, of this program or of others.
+fn print_readers(group: &GroupStatus) {
+    let idle = group.partitions.iter().filter(|it| it.member.is_none()).count();
+    println!(
+        "readers      {}: {} members, {} partitions{}, {}{} events and {:.1} s behind",
+        group.group,
+        group.members,
+        group.partitions.len(),
+        if idle > 0 { format!(" ({idle} of them read by nobody)") } else { String::new() },
+        if group.is_reckoned() { "about " } else { "" },
+        group.behind_events(),
+        group.slowest().map_or(0.0, |it| it.behind_seconds)
+    );
 }
 
 async fn print_seals(store: &Store, settings: &Settings) -> anyhow::Result<()> {

@@ -84,6 +84,10 @@ const TABLES: &[Grant] = &[
     ("notifications", "SELECT, INSERT, DELETE", "SELECT"),
     ("repairs", "SELECT, INSERT, DELETE", "SELECT"),
     ("projection_checkpoints", "SELECT, INSERT, UPDATE", "SELECT"),
+    // Written by functions only.
+    ("reader_groups", "SELECT", "SELECT"),
+    ("reader_group_members", "SELECT", "SELECT"),
+    ("reader_group_partitions", "SELECT", "SELECT"),
     ("read_tasks", ALL_ROWS, "SELECT"),
     ("read_attempts", ALL_ROWS, "SELECT"),
     ("read_assets", ALL_ROWS, "SELECT"),
@@ -96,7 +100,18 @@ const TABLES: &[Grant] = &[
 const LOG_SEQUENCE: &str = "events_position_seq";
 
 /// Functions that readers may call; the service may call all but triggers.
-const READERS_FUNCTIONS: &[&str] = &["readable_position", "log_events_after"];
+const READERS_FUNCTIONS: &[&str] = &[
+    "readable_position",
+    "log_events_after",
+    "log_partition",
+    "partition_events_after",
+    // These write, with their owner's rights, but to the tables of reader groups only, and for the login that made the group.
+    "make_reader_group",
+    "claim_partitions",
+    "move_checkpoint",
+    "leave_reader_group",
+    "drop_reader_group",
+];
 
 /// What became of the roles.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 mod proxy;
 mod server;
+mod template;
 
 pub use proxy::{FaultProxy, Reset};
 pub use server::OwnServer;
@@ -16,7 +17,7 @@ use crate::roles::{self, Granted, Roles};
 use domain::process::{Case, CaseKey, Policy, StreamId};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use std::str::FromStr;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -112,7 +113,13 @@ impl TestDatabase {
     /// [`TestkitError`].
     pub async fn before_migration(version: i64, policy: Policy) -> Result<Self, TestkitError> {
         let earlier = MIGRATOR.iter().filter(|it| it.version < version).cloned().collect();
-        Self::migrated_by(&named_server()?, policy, &Migrator::with_migrations(earlier)).await
+        let (server, name) = (server_options(&named_server()?)?, new_name());
+        let mut admin = server.connect().await?;
+        // The name is made of hexadecimal digits.
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
+        admin.close().await?;
+        migrate_empty(server.clone().database(&name), &Migrator::with_migrations(earlier)).await?;
+        Ok(Self::named(server, name, policy))
     }
 
     /// Makes one on another server, with these rules.
@@ -120,21 +127,19 @@ impl TestDatabase {
     /// # Errors
     /// [`TestkitError`].
     pub async fn on(url: &str, policy: Policy) -> Result<Self, TestkitError> {
-        Self::migrated_by(url, policy, &MIGRATOR).await
+        let (server, name) = (server_options(url)?, new_name());
+        let mut admin = server.connect().await?;
+        template::copy(&mut admin, &server, &name).await?;
+        admin.close().await?;
+        Ok(Self::named(server, name, policy))
     }
 
-    async fn migrated_by(url: &str, policy: Policy, migrator: &Migrator) -> Result<Self, TestkitError> {
-        let server = PgConnectOptions::from_str(url)?.disable_statement_logging();
-        let name = format!("aivideo_test_{}", Uuid::new_v4().simple());
-        let mut admin = server.connect().await?;
-        // The name is made of hexadecimal digits above.
-        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
-        admin.close().await?;
+    /// Connects when it is used: not every test needs both pools.
+    fn named(server: PgConnectOptions, name: String, policy: Policy) -> Self {
         let options = server.clone().database(&name);
-        let owner = PgPoolOptions::new().max_connections(8).connect_with(options.clone()).await?;
-        migrator.run(&owner).await?;
-        let service = in_role(&owner, options, &Roles::default()).await?;
-        Ok(Self { store: Store::on(service, policy), owner, name, server })
+        let owner = PgPoolOptions::new().max_connections(20).connect_lazy_with(options.clone());
+        let service = PgPoolOptions::new().max_connections(16).connect_lazy_with(as_service(options));
+        Self { store: Store::on(service, policy), owner, name, server }
     }
 
     /// Applies the migrations that it has not, and grants what they need, as `aivideo migrate` does.
@@ -210,6 +215,32 @@ fn named_server() -> Result<String, TestkitError> {
     std::env::var("DATABASE_URL").map_err(|_| TestkitError::NoServer)
 }
 
+fn server_options(url: &str) -> Result<PgConnectOptions, TestkitError> {
+    Ok(PgConnectOptions::from_str(url)?.disable_statement_logging())
+}
+
+fn new_name() -> String {
+    format!("aivideo_test_{}", Uuid::new_v4().simple())
+}
+
+/// Applies migrations to an empty database, and sets what the roles may do there.
+async fn migrate_empty(options: PgConnectOptions, migrator: &Migrator) -> Result<(), TestkitError> {
+    let owner = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+    migrator.run(&owner).await?;
+    grant(&owner, &Roles::default()).await?;
+    owner.close().await;
+    Ok(())
+}
+
+/// Sets what the roles may do, and makes the login a member of the service's.
+async fn grant(owner: &PgPool, names: &Roles) -> Result<(), TestkitError> {
+    let login: String = sqlx::query_scalar("SELECT current_user::text").fetch_one(owner).await?;
+    match roles::apply(owner, names, Some(&login)).await? {
+        Granted::All => Ok(()),
+        Granted::Missing { what, run } => Err(TestkitError::NoRoles { what, run }),
+    }
+}
+
 /// The same login, in the role that [`TestDatabase`] gave its service.
 fn as_service(options: PgConnectOptions) -> PgConnectOptions {
     options.options([("role", Roles::default().service.to_string())])
@@ -220,10 +251,7 @@ fn as_service(options: PgConnectOptions) -> PgConnectOptions {
 /// # Errors
 /// [`TestkitError`].
 pub async fn in_role(owner: &PgPool, options: PgConnectOptions, names: &Roles) -> Result<PgPool, TestkitError> {
-    let login: String = sqlx::query_scalar("SELECT current_user::text").fetch_one(owner).await?;
-    if let Granted::Missing { what, run } = roles::apply(owner, names, Some(&login)).await? {
-        return Err(TestkitError::NoRoles { what, run });
-    }
+    grant(owner, names).await?;
     let options = options.options([("role", names.service.to_string())]);
     Ok(PgPoolOptions::new().max_connections(16).connect_with(options).await?)
 }
@@ -261,21 +289,26 @@ impl Drop for TestDatabase {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
             runtime.block_on(async move {
                 let mut admin = server.connect().await.ok()?;
-                let drop_it = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-                // A worker of autovacuum may be in it just then: it can not be sent away, but it soon leaves.
-                for _ in 0..50 {
-                    let dropped = sqlx::query(AssertSqlSafe(drop_it.clone())).execute(&mut admin).await;
-                    if dropped.is_ok() {
-                        return Some(());
-                    }
-                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-                }
-                None
+                drop_database(&mut admin, &name).await.ok()
             })
         })
         .join();
         if !matches!(dropped, Ok(Some(_))) {
             tracing::warn!(database = %self.name, "a test database was left behind");
         }
+    }
+}
+
+/// Drops a database with whoever is in it.
+async fn drop_database(admin: &mut PgConnection, name: &str) -> Result<(), sqlx::Error> {
+    let drop_it = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+    let mut tries = 0;
+    loop {
+        // A worker of autovacuum may be in it just then: it can not be sent away, but it soon leaves.
+        match sqlx::query(AssertSqlSafe(drop_it.clone())).execute(&mut *admin).await {
+            Err(_) if tries < 50 => tries += 1,
+            other => return other.map(drop),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
 }

@@ -12,5 +12,6 @@ pub mod rebuild;
 pub mod relay;
 pub mod retention;
 pub mod stalled;
+pub mod subscription;
 
 pub use error::{FoldCause, FoldFault, ProjectError};

@@ -13,18 +13,18 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The statements of a named block of the document.
-fn documented(block: &str) -> Anyhow<String> {
+pub fn documented(block: &str) -> Anyhow<String> {
     let text = include_str!("../../../docs/event-store.md");
     let begin = format!("```sql {block}\n");
     let after = text.split(&begin).nth(1).ok_or_else(|| format!("docs/event-store.md has no block {block}"))?;
     Ok(after.split("```").next().ok_or("the block does not end")?.trim().trim_end_matches(';').to_owned())
 }
 
-fn query(statement: &str) -> sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments> {
+pub fn query(statement: &str) -> sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments> {
     sqlx::query(AssertSqlSafe(statement.to_owned()))
 }
 
-async fn granted(store: &Store, credits: i64) -> Anyhow<Uuid> {
+pub async fn granted(store: &Store, credits: i64) -> Anyhow<Uuid> {
     let tenant = TenantId(Uuid::new_v4());
     let correlation = CorrelationId(Uuid::new_v4());
     let meta = Meta {
@@ -41,7 +41,7 @@ async fn granted(store: &Store, credits: i64) -> Anyhow<Uuid> {
 }
 
 /// Readers of the log, in their role.
-async fn readers(database: &TestDatabase) -> Anyhow<PgPool> {
+pub async fn readers(database: &TestDatabase) -> Anyhow<PgPool> {
     sqlx::query("GRANT aivideo_reader TO CURRENT_USER").execute(database.owner()).await?;
     let options = database.owner().connect_options().as_ref().clone();
     let options = options.options([("role", Roles::default().reader.to_string())]);

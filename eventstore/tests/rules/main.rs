@@ -5,6 +5,7 @@ mod follow;
 mod lint;
 mod migrations;
 mod previous;
+mod readers;
 mod roles;
 mod script;
 

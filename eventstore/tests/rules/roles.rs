@@ -25,6 +25,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("notifications", "SID", "S"),
     ("repairs", "SID", "S"),
     ("projection_checkpoints", "SIU", "S"),
+    ("reader_groups", "S", "S"),
+    ("reader_group_members", "S", "S"),
+    ("reader_group_partitions", "S", "S"),
     ("read_tasks", "SIUD", "S"),
     ("read_attempts", "SIUD", "S"),
     ("read_assets", "SIUD", "S"),
@@ -165,6 +168,9 @@ async fn readers_read_and_see_no_prompts() -> Anyhow {
             "UPDATE read_tasks SET state = ''",
             "DELETE FROM outbox_events",
             "SELECT announce_writer()",
+            "INSERT INTO reader_groups (name, partitions, owner) VALUES ('mine', 1, 'me')",
+            "UPDATE reader_group_partitions SET position = 0",
+            "SELECT lock_reader_group('mine')",
         ],
     )
     .await

@@ -1,7 +1,7 @@
 //! Tables that are made like the read tables, in another schema: what the catalogs say about the one says how to make the
 //! other, so that a migration need not be told twice.
 
-use super::RebuildError;
+use super::{LOCK_MILLIS, RebuildError, SWITCH_PAUSE, was_too_long};
 use crate::fold::TABLES;
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -11,6 +11,9 @@ pub(super) const LIVE: &str = "public";
 pub(super) const NEXT: &str = "read_models_next";
 /// Where the old ones are after the switch, until they are dropped.
 pub(super) const PREVIOUS: &str = "read_models_previous";
+
+/// So often a drop of tables gives way.
+const GIVE_WAY: u32 = 10;
 
 /// The one index that is no constraint's and that the fold looks up by.
 const LOOKED_UP_BY: &str = "read_assets_by_task";
@@ -31,9 +34,21 @@ pub(super) async fn run(connection: &mut PgConnection, statements: String) -> Re
 }
 
 /// Removes what a rebuild made or left behind.
+///
+/// A reader with a plan from before the switch still locks the old tables, one after the other, before it finds out; so does this.
+/// Of two that wait for each other it is never the reader that is ended: this gives way first, and tries again. In the end it waits:
+/// such readers are gone then, and a worker of autovacuum gives way only to somebody who waits.
 pub(super) async fn discard(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     for schema in [NEXT, PREVIOUS] {
-        run(connection, format!("/* rebuild.discard */ DROP SCHEMA IF EXISTS {schema} CASCADE")).await?;
+        for tries in 0..=GIVE_WAY {
+            let wait = if tries < GIVE_WAY { LOCK_MILLIS } else { 0 };
+            let drop_it = format!("SET LOCAL lock_timeout = {wait}; DROP SCHEMA IF EXISTS {schema} CASCADE");
+            match run(connection, format!("/* rebuild.discard */ {drop_it}")).await {
+                Err(error) if was_too_long(&error) && tries < GIVE_WAY => tokio::time::sleep(SWITCH_PAUSE).await,
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
     }
     Ok(())
 }

@@ -7,10 +7,11 @@ pub mod world;
 
 use anyhow::{Context, Result};
 use domain::id::EventId;
+use domain::process::Policy;
+use eventstore::testkit::TestDatabase;
 use futures_util::future::BoxFuture;
 use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, RelayConfig};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,41 +38,15 @@ where
     F: FnOnce(PgPool) -> T,
     T: Future<Output = Result<()>> + Send + 'static,
 {
-    let server: PgConnectOptions =
-        url.parse().context("the database's URL has the form postgres://user@host:port/database")?;
-    let mut admin = PgConnection::connect_with(&server).await.context("no connection to the database")?;
-    let name = format!("projections_{}", Uuid::new_v4().simple());
-    run(&mut admin, format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
-    let pool = PgPoolOptions::new().max_connections(20).connect_with(server.clone().database(&name)).await?;
-    eventstore::MIGRATOR.run(&pool).await?;
+    // Dropped however the test ends, and last.
+    let database = TestDatabase::on(url, Policy::default()).await?;
     let mut running = tokio::task::JoinSet::new();
-    running.spawn(test(pool.clone()));
+    running.spawn(test(database.owner().clone()));
     let ended = running.join_next().await.context("a test was started")?;
-    tokio::time::timeout(Duration::from_secs(2), pool.close()).await.ok();
-    // Another connection: the test may have killed the server, and this one with it.
-    let mut admin = PgConnection::connect_with(&server).await?;
-    drop_database(&mut admin, &name).await?;
     match ended {
         Ok(result) => result,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
-}
-
-/// A worker of autovacuum may be in it just then; it belongs to the superuser and can not be sent away, but it soon leaves.
-async fn drop_database(admin: &mut PgConnection, name: &str) -> Result<()> {
-    let mut tries = 0;
-    loop {
-        match run(admin, format!("DROP DATABASE {name} WITH (FORCE)")).await {
-            Err(_) if tries < 50 => tries += 1,
-            other => return other,
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-async fn run(connection: &mut PgConnection, statement: String) -> Result<()> {
-    sqlx::query(AssertSqlSafe(statement)).execute(connection).await?;
-    Ok(())
 }
 
 type Answer = Box<dyn Fn(&OutboundMessage) -> (Duration, Result<(), PublishFailure>) + Send + Sync>;
