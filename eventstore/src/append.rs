@@ -9,6 +9,9 @@ use domain::id::{CausationId, CorrelationId, TenantId, derived, message_id};
 use domain::process::{Announcement, Change, Notice, Origin, StreamId, Turn};
 use domain::stored::{Stored, StoredEvent};
 use domain::time::Timestamp;
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
 use std::collections::HashMap;
 use uuid::Uuid;
 
@@ -148,36 +151,52 @@ impl OutboxColumns {
     }
 }
 
-/// The inbox row that is closed together with the writes.
-pub(crate) struct Closing<'a> {
+/// Which inbox row is about a message, and what has become of the message.
+pub(crate) struct InboxRow<'a> {
     pub(crate) consumer: &'a str,
     pub(crate) event_id: Uuid,
     pub(crate) aggregate: Uuid,
     pub(crate) payload_hash: &'a [u8],
-    pub(crate) code: &'static str,
-    pub(crate) detail: Option<String>,
+    /// How it ended; `None`: it has not.
+    pub(crate) ended: Option<(&'static str, Option<String>)>,
 }
 
-impl Tx<'_> {
-    /// Appends everything, and closes the inbox row where there is one, in one statement. A version that somebody else took
-    /// first is [`StoreError::Race`].
-    ///
-    /// The row to close was claimed in this transaction. It is found by the conflict of an INSERT, because that goes to the
-    /// one table of the message's day; an UPDATE would lock those of all days.
-    ///
-    /// The fence is what `announce_writer()` does (the migrations say why), without the call: a function in SQL is parsed and
-    /// planned each time, which took as long as both inserts together.
-    pub(crate) async fn append(
-        &mut self,
-        writes: &Writes,
-        meta: &Meta,
-        now: Timestamp,
-        closing: Option<&Closing<'_>>,
-    ) -> Result<(), StoreError> {
-        let Writes { events, outbox, notices } = writes;
-        let appended = sqlx::query(
-            "/* eventstore.append */
-             WITH fence AS MATERIALIZED (
+/// What is written beside the events, in the same statement.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside<'a> {
+    Nothing,
+    /// The inbox row is made. Where there is one already, nothing at all is written: [`StoreError::Race`].
+    Take(&'a InboxRow<'a>),
+    /// The inbox row is closed if it is open, and made if there is none.
+    Close(&'a InboxRow<'a>),
+    /// The row of an idempotency key and that of a request, as far as given. Where there is a row of the key already, nothing at
+    /// all is written: [`StoreError::Race`].
+    Keep(Option<&'a KeyRow<'a>>, Option<&'a RequestRow<'a>>),
+}
+
+/// An idempotency key and what its request came to.
+pub(crate) struct KeyRow<'a> {
+    pub(crate) tenant: Uuid,
+    pub(crate) operation: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) fingerprint: &'a [u8],
+    pub(crate) result: serde_json::Value,
+}
+
+/// What a person asked for, in their words.
+pub(crate) struct RequestRow<'a> {
+    pub(crate) tenant: Uuid,
+    pub(crate) task: Uuid,
+    pub(crate) prompt: &'a str,
+}
+
+/// The opening of the statements that append: events and outbox rows.
+///
+/// The fence is what `announce_writer()` does (the migrations say why), without the call: a function in SQL is parsed and
+/// planned each time, which took as long as both inserts together.
+macro_rules! facts {
+    () => {
+        "WITH fence AS MATERIALIZED (
                  SELECT pg_advisory_xact_lock_shared((7::bigint << 56) | CASE WHEN is_called THEN last_value ELSE 0 END)
                    FROM events_position_seq WHERE cardinality($1::uuid[]) > 0),
              rows AS MATERIALIZED (
@@ -196,55 +215,139 @@ impl Tx<'_> {
                  SELECT event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag, payload, deliver_at,
                         $8, $22, $9, $10, $12, available_at
                    FROM unnest($13::uuid[], $14::text[], $15::uuid[], $16::text[], $17::smallint[], $18::text[],
-                               $19::text[], $20::jsonb[], $21::timestamptz[], $31::timestamptz[])
+                               $19::text[], $20::jsonb[], $21::timestamptz[], $27::timestamptz[])
                         WITH ORDINALITY AS r (event_id, aggregate_type, aggregate_id, event_type, schema_version, topic, tag,
                                               payload, deliver_at, available_at, ord)
-                  ORDER BY ord),
-             noticed AS (
-                 INSERT INTO notifications (task_id, task_version, tenant_id, state)
-                 SELECT * FROM unnest($23::uuid[], $24::bigint[], $25::uuid[], $26::text[])
-                 ON CONFLICT DO NOTHING)
-             INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
-             SELECT $27::text, $28::uuid, $32::uuid, 'claimed', $33::bytea WHERE $27 IS NOT NULL
-             ON CONFLICT (consumer_name, event_id)
-             DO UPDATE SET phase = 'done', result_code = $29, result_detail = $30, processed_at = clock_timestamp()
-              WHERE row.phase = 'claimed'",
-        )
-        .bind(&events.event_id)
-        .bind(&events.category)
-        .bind(&events.stream_id)
-        .bind(&events.version)
-        .bind(&events.name)
-        .bind(&events.schema_version)
-        .bind(&events.body)
-        .bind(meta.tenant.0)
-        .bind(meta.correlation.0)
-        .bind(meta.causation.0)
-        .bind(&meta.actor)
-        .bind(now)
-        .bind(&outbox.event_id)
-        .bind(&outbox.aggregate_type)
-        .bind(&outbox.aggregate_id)
-        .bind(&outbox.event_type)
-        .bind(&outbox.schema_version)
-        .bind(&outbox.topic)
-        .bind(&outbox.tag)
-        .bind(&outbox.payload)
-        .bind(&outbox.deliver_at)
-        .bind(&meta.trace)
-        .bind(notices.iter().map(|notice| notice.task.0).collect::<Vec<_>>())
-        .bind(notices.iter().map(|notice| notice.version).collect::<Vec<_>>())
-        .bind(notices.iter().map(|notice| notice.tenant.0).collect::<Vec<_>>())
-        .bind(notices.iter().map(|notice| notice.state.name()).collect::<Vec<_>>())
-        .bind(closing.map(|it| it.consumer))
-        .bind(closing.map(|it| it.event_id))
-        .bind(closing.map(|it| it.code))
-        .bind(closing.and_then(|it| it.detail.as_deref()))
-        .bind(&outbox.available_at)
-        .bind(closing.map(|it| it.aggregate))
-        .bind(closing.map(|it| it.payload_hash))
-        .execute(&mut *self.inner)
-        .await;
+                  ORDER BY ord)"
+    };
+}
+
+/// Their end.
+macro_rules! notices {
+    () => {
+        "
+             INSERT INTO notifications (task_id, task_version, tenant_id, state)
+             SELECT * FROM unnest($23::uuid[], $24::bigint[], $25::uuid[], $26::text[])
+             ON CONFLICT DO NOTHING"
+    };
+}
+
+const APPEND: &str = concat!("/* eventstore.append */ ", facts!(), notices!());
+const APPEND_AND_TAKE: &str = concat!(
+    "/* eventstore.append_and_take */ ",
+    facts!(),
+    ",
+             taken AS (
+                 INSERT INTO inbox_dedup (consumer_name, event_id, aggregate_id, payload_hash, result_code, result_detail,
+                                          phase, processed_at)
+                 SELECT $28::text, $29::uuid, $30::uuid, $31::bytea, $32::text, $33::text,
+                        CASE WHEN $32 IS NULL THEN 'claimed' ELSE 'done' END,
+                        CASE WHEN $32 IS NOT NULL THEN clock_timestamp() END)",
+    notices!()
+);
+/// The row to close is found by the conflict of an INSERT, because that goes to the one table of the message's day; an UPDATE would
+/// lock those of all days.
+const APPEND_AND_CLOSE: &str = concat!(
+    "/* eventstore.append_and_close */ ",
+    facts!(),
+    ",
+             closed AS (
+                 INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash, result_code,
+                                                 result_detail, processed_at)
+                 SELECT $28::text, $29::uuid, $30::uuid, 'done', $31::bytea, $32::text, $33::text, clock_timestamp()
+                     ON CONFLICT (consumer_name, event_id)
+                     DO UPDATE SET phase = 'done', result_code = $32, result_detail = $33, processed_at = clock_timestamp()
+                  WHERE row.phase = 'claimed')",
+    notices!()
+);
+const APPEND_AND_KEEP: &str = concat!(
+    "/* eventstore.append_and_keep */ ",
+    facts!(),
+    ",
+             kept AS (
+                 INSERT INTO idempotency_keys (tenant_id, operation, key, fingerprint, result)
+                 SELECT $28::uuid, $29::text, $30::text, $31::bytea, $32::jsonb WHERE $28 IS NOT NULL),
+             requested AS (
+                 INSERT INTO generation_requests (task_id, tenant_id, prompt)
+                 SELECT $33::uuid, $34::uuid, $35::text WHERE $33 IS NOT NULL)",
+    notices!()
+);
+
+impl<'a> Beside<'a> {
+    const fn statement(self) -> &'static str {
+        match self {
+            Self::Nothing => APPEND,
+            Self::Take(_) => APPEND_AND_TAKE,
+            Self::Close(_) => APPEND_AND_CLOSE,
+            Self::Keep(..) => APPEND_AND_KEEP,
+        }
+    }
+
+    fn bind(self, query: Statement<'a>) -> Statement<'a> {
+        match self {
+            Self::Nothing => query,
+            Self::Take(row) | Self::Close(row) => query
+                .bind(row.consumer)
+                .bind(row.event_id)
+                .bind(row.aggregate)
+                .bind(row.payload_hash)
+                .bind(row.ended.as_ref().map(|(code, _)| *code))
+                .bind(row.ended.as_ref().and_then(|(_, detail)| detail.as_deref())),
+            Self::Keep(key, request) => query
+                .bind(key.map(|it| it.tenant))
+                .bind(key.map(|it| it.operation))
+                .bind(key.map(|it| it.key))
+                .bind(key.map(|it| it.fingerprint))
+                .bind(key.map(|it| &it.result))
+                .bind(request.map(|it| it.task))
+                .bind(request.map(|it| it.tenant))
+                .bind(request.map(|it| it.prompt)),
+        }
+    }
+}
+
+type Statement<'a> = Query<'a, Postgres, PgArguments>;
+
+impl Tx<'_> {
+    /// Appends everything, and writes what belongs beside it, in one statement. A version that somebody else took first is
+    /// [`StoreError::Race`].
+    pub(crate) async fn append(
+        &mut self,
+        writes: &Writes,
+        meta: &Meta,
+        now: Timestamp,
+        beside: Beside<'_>,
+    ) -> Result<(), StoreError> {
+        let Writes { events, outbox, notices } = writes;
+        let query = sqlx::query(beside.statement())
+            .bind(&events.event_id)
+            .bind(&events.category)
+            .bind(&events.stream_id)
+            .bind(&events.version)
+            .bind(&events.name)
+            .bind(&events.schema_version)
+            .bind(&events.body)
+            .bind(meta.tenant.0)
+            .bind(meta.correlation.0)
+            .bind(meta.causation.0)
+            .bind(&meta.actor)
+            .bind(now)
+            .bind(&outbox.event_id)
+            .bind(&outbox.aggregate_type)
+            .bind(&outbox.aggregate_id)
+            .bind(&outbox.event_type)
+            .bind(&outbox.schema_version)
+            .bind(&outbox.topic)
+            .bind(&outbox.tag)
+            .bind(&outbox.payload)
+            .bind(&outbox.deliver_at)
+            .bind(&meta.trace)
+            .bind(notices.iter().map(|notice| notice.task.0).collect::<Vec<_>>())
+            .bind(notices.iter().map(|notice| notice.version).collect::<Vec<_>>())
+            .bind(notices.iter().map(|notice| notice.tenant.0).collect::<Vec<_>>())
+            .bind(notices.iter().map(|notice| notice.state.name()).collect::<Vec<_>>())
+            .bind(&outbox.available_at);
+        let appended = beside.bind(query).execute(&mut *self.inner).await;
         self.news |= if events.event_id.is_empty() { 0 } else { wakeup::EVENTS };
         self.news |= if outbox.event_id.is_empty() { 0 } else { wakeup::OUTBOX };
         if appended.is_err() {
@@ -270,6 +373,6 @@ impl Tx<'_> {
         };
         writes.outbox.push(&announcement, meta, now)?;
         writes.outbox.event_id = vec![id];
-        self.append(&writes, meta, now, None).await
+        self.append(&writes, meta, now, Beside::Nothing).await
     }
 }

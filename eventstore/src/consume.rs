@@ -1,7 +1,11 @@
-//! Handling a message: claim the inbox row, read, decide, append, commit; call outside; conclude in another transaction;
-//! and only then leave to acknowledge.
+//! Handling a message: read, decide, append together with the inbox row; call outside; conclude in the same way; and only then
+//! leave to acknowledge.
+//!
+//! The first try of a step is two trips to the database: one statement reads, one writes, and the inbox row's uniqueness and the
+//! streams' versions decide whether it still holds. Where it does not (the message was here before, or others were first), the
+//! next try is a transaction that takes the inbox row, and with it the right to handle the message, before it reads.
 
-use crate::append::{Closing, Meta, Writes};
+use crate::append::{Beside, InboxRow, Meta, Writes};
 use crate::committed::Committed;
 use crate::connect::Store;
 use crate::delivery::{Ack, Again, Delivery, Outcome};
@@ -61,6 +65,8 @@ enum Turned {
 /// The step to take.
 enum Step {
     React,
+    /// To the message once more, whose inbox row is made.
+    ReactAgain,
     Conclude(Box<(Call, Answer)>),
 }
 
@@ -101,7 +107,7 @@ impl Store {
             };
             step = match turned {
                 Turned::Finished(outcome) => return Ok(Ack::new(outcome)),
-                Turned::Again => Step::React,
+                Turned::Again => Step::ReactAgain,
                 Turned::Retry(cause) => return Err(Again::Unfinished(cause)),
                 Turned::Call(committed) => {
                     let (call, context) = *committed;
@@ -160,32 +166,51 @@ impl Handling<'_> {
     }
 
     async fn step(&self, step: &Step, contended: bool) -> Result<Turned, StepFault> {
-        let begun = Instant::now();
+        let decided = Instant::now();
+        let key = self.case_key(step);
+        if !contended && !matches!(step, Step::ReactAgain) {
+            let mut tx = self.store.single().await?;
+            let (case, now) = tx.load(Case::begin(key)).await?;
+            return self.decide(tx, step, case, (now, decided), matches!(step, Step::React)).await;
+        }
         let mut tx = self.store.begin().await?;
-        let (phase, now) = self.claim(&mut tx).await?;
         // The answer to a call is recorded even where somebody else has closed the row meanwhile: it must not be lost.
-        if phase == "done" && matches!(step, Step::React) {
+        if !matches!(step, Step::Conclude(_)) && self.claim(&mut tx).await? == "done" {
             tx.commit().await?;
             return Ok(Turned::Finished(Outcome::Duplicate));
         }
         if contended {
             tx.queue_up(&self.streams()).await?;
         }
-        let key = self.case_key(step);
-        let mut case = tx.load(Case::begin(key)).await?;
+        let (mut case, mut now) = tx.load(Case::begin(key)).await?;
         if contended && self.manager.needs_account() {
             // Which account it is, the first reading told: queue up for it, then read what others did meanwhile.
             let account = case.account_id().map(StreamId::account);
             tx.queue_up(&account.into_iter().collect::<Vec<_>>()).await?;
-            case = tx.load(Case::begin(key)).await?;
+            (case, now) = tx.load(Case::begin(key)).await?;
         }
-        admit(&self.envelope, &self.message, &case).map_err(StepFault::Bad)?;
-        let mut turn = Turn::new(case, now, &self.store.policy);
+        self.decide(tx, step, case, (now, decided), false).await
+    }
+
+    /// Decides and writes. `first`: it is not known whether the message was here before, and an answer counts only if the inbox
+    /// row can be made with it.
+    async fn decide(
+        &self,
+        tx: Tx<'_>,
+        step: &Step,
+        case: Case,
+        at: (Timestamp, Instant),
+        first: bool,
+    ) -> Result<Turned, StepFault> {
+        if let Err(bad) = admit(&self.envelope, &self.message, &case) {
+            return Err(if first { StoreError::Race.into() } else { StepFault::Bad(bad) });
+        }
+        let mut turn = Turn::new(case, at.0, &self.store.policy);
         let next = match step {
-            Step::React => self.manager.react(&self.message, &mut turn),
+            Step::React | Step::ReactAgain => self.manager.react(&self.message, &mut turn),
             Step::Conclude(asked) => self.manager.conclude(&self.message, &asked.0, asked.1.clone(), &mut turn),
         };
-        Ok(self.finish(tx, next, turn, (now, begun)).await?)
+        Ok(self.finish(tx, next, turn, at, first).await?)
     }
 
     async fn finish(
@@ -194,51 +219,53 @@ impl Handling<'_> {
         next: Result<Next, Declined>,
         turn: Turn<'_>,
         (now, decided): (Timestamp, Instant),
+        first: bool,
     ) -> Result<Turned, StoreError> {
         let meta = self.meta();
-        let (next, writes, order) = match next {
-            Err(declined) => {
-                let closing = self.closing("declined", Some(declined.to_string()));
-                tx.append(&Writes::default(), &meta, now, Some(&closing)).await?;
-                tx.commit().await?;
-                return Ok(Turned::Finished(Outcome::Declined));
-            }
+        let (ended, writes, order) = match &next {
+            Err(declined) => (Some(("declined", Some(declined.to_string()))), Writes::default(), None),
+            Ok(Next::Retry(_)) if first => return Err(StoreError::Race),
             // Rolled back, row and all: it changed nothing.
-            Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause)),
+            Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause.clone())),
             Ok(next) => {
                 let order = turn.case.task.state.order().cloned();
-                (next, Writes::of(turn, &meta)?, order)
+                ((*next == Next::Done).then_some(("applied", None)), Writes::of(turn, &meta)?, order)
             }
         };
-        let closing = (next == Next::Done).then(|| self.closing("applied", None));
-        tx.append(&writes, &meta, now, closing.as_ref()).await?;
+        let row = self.inbox_row(ended);
+        let beside = match row.ended {
+            _ if first => Beside::Take(&row),
+            Some(_) => Beside::Close(&row),
+            None => Beside::Nothing,
+        };
+        tx.append(&writes, &meta, now, beside).await?;
         tx.commit().await?;
         Ok(match (next, order) {
-            (Next::Done, _) => Turned::Finished(Outcome::Done),
-            (Next::Again, _) => Turned::Again,
-            (Next::Call(call), Some(order)) => {
+            (Err(_), _) => Turned::Finished(Outcome::Declined),
+            (Ok(Next::Done), _) => Turned::Finished(Outcome::Done),
+            (Ok(Next::Again), _) => Turned::Again,
+            (Ok(Next::Call(call)), Some(order)) => {
                 Turned::Call(Box::new((Committed::after_commit(call), CallContext { order, decided })))
             }
             // `admit` has seen to it that there is an order.
-            (Next::Call(_), None) => Turned::Retry("the task has no order".to_owned()),
-            (Next::Retry(cause), _) => Turned::Retry(cause),
+            (Ok(Next::Call(_)), None) => Turned::Retry("the task has no order".to_owned()),
+            (Ok(Next::Retry(cause)), _) => Turned::Retry(cause),
         })
     }
 
-    fn closing(&self, code: &'static str, detail: Option<String>) -> Closing<'_> {
-        Closing {
+    fn inbox_row(&self, ended: Option<(&'static str, Option<String>)>) -> InboxRow<'_> {
+        InboxRow {
             consumer: self.manager.name(),
             event_id: self.envelope.event_id.0,
             aggregate: self.message.task_id().0,
             payload_hash: &self.payload_hash,
-            code,
-            detail,
+            ended,
         }
     }
 
     fn case_key(&self, step: &Step) -> CaseKey {
         let asked = match step {
-            Step::React => None,
+            Step::React | Step::ReactAgain => None,
             Step::Conclude(asked) => Some(&asked.0),
         };
         CaseKey::step(&self.message, asked, self.manager.needs_account())
@@ -262,13 +289,13 @@ impl Handling<'_> {
     }
 
     /// Takes the inbox row, and with it the right to handle the message now: others wait at the row's lock.
-    async fn claim(&self, tx: &mut Tx<'_>) -> Result<(String, Timestamp), StoreError> {
-        Ok(sqlx::query_as(
+    async fn claim(&self, tx: &mut Tx<'_>) -> Result<String, StoreError> {
+        Ok(sqlx::query_scalar(
             "/* eventstore.claim */
              INSERT INTO inbox_dedup AS row (consumer_name, event_id, aggregate_id, phase, payload_hash)
              VALUES ($1, $2, $3, 'claimed', $4)
              ON CONFLICT (consumer_name, event_id) DO UPDATE SET deliveries = row.deliveries + 1
-             RETURNING phase, clock_timestamp()",
+             RETURNING phase",
         )
         .bind(self.manager.name())
         .bind(self.envelope.event_id.0)

@@ -51,21 +51,28 @@ pub fn is_passing(error: &sqlx::Error) -> bool {
 /// The constraint that decides who wins a version.
 const VERSION_CONSTRAINT: &str = "events_stream_version";
 
+/// Whether a row that was there already means that somebody else was first.
+fn is_first_come(constraint: Option<&str>, table: Option<&str>) -> bool {
+    let race = match constraint {
+        Some(VERSION_CONSTRAINT) => true,
+        // An event's id is derived from its stream and version, so this is the same lost race met at another index.
+        Some("events_event_id_key" | "outbox_events_event_id_key") => true,
+        // The same request: it is written beside its task's first event.
+        Some("idempotency_keys_pkey" | "generation_requests_pkey") => true,
+        _ => false,
+    };
+    // The message's own row: the inbox has a table for each day.
+    race || table.is_some_and(|name| name.starts_with("inbox_"))
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let Some(fault) = error.as_database_error() else {
             return Self::Database(error);
         };
         let code = fault.code();
-        let lost_version = code.as_deref() == Some("23505") && fault.constraint() == Some(VERSION_CONSTRAINT);
-        // An event's id is derived from its stream and version, so this is the same lost race met at another index.
-        let lost_event = code.as_deref() == Some("23505")
-            && matches!(fault.constraint(), Some("events_event_id_key" | "outbox_events_event_id_key"));
-        if lost_version || lost_event || matches!(code.as_deref(), Some("40001" | "40P01")) {
-            Self::Race
-        } else {
-            Self::Database(error)
-        }
+        let taken = code.as_deref() == Some("23505") && is_first_come(fault.constraint(), fault.table());
+        if taken || matches!(code.as_deref(), Some("40001" | "40P01")) { Self::Race } else { Self::Database(error) }
     }
 }
 

@@ -1,9 +1,12 @@
-//! Handling a person's command, in one transaction, with an idempotency key.
+//! Handling a person's command, with an idempotency key.
 //!
 //! The key's row commits together with what the command did. A refusal leaves no trace, so the same key may be tried again
 //! when the reason is gone; two callers at once with the same key get one result.
+//!
+//! The first try is two trips to the database: one statement reads, one writes all there is to write. Where that meets a row of
+//! the key, or others were first, the next try is a transaction that queues up, and asks for the key before anything else.
 
-use crate::append::{Meta, Writes};
+use crate::append::{Beside, KeyRow, Meta, RequestRow, Writes};
 use crate::connect::Store;
 use crate::consume::pause;
 use crate::error::{ExecuteError, StoreError};
@@ -109,19 +112,40 @@ impl Store {
     where
         F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
     {
-        // A key's row and a request's are statements of their own, and locks need a transaction.
-        let one_statement = request.key.is_none() && submission.is_none() && !contended;
-        let mut tx = if one_statement { self.single().await? } else { self.begin().await? };
-        if let Some(key) = &request.key
-            && let Some(before) = tx.claim_key(request, key).await?
+        if !contended {
+            let tx = self.single().await?;
+            let tried = self.decide(tx, request, key, submission, command).await;
+            // Before it is refused: what an earlier request with the key came to is the answer.
+            return match (tried, &request.key) {
+                (Err(refused @ (ExecuteError::Refused(_) | ExecuteError::NotFound { .. })), Some(kept)) => {
+                    self.replayed(request.meta.tenant, kept).await?.ok_or(refused)
+                }
+                (other, _) => other,
+            };
+        }
+        // Locks need a transaction.
+        let mut tx = self.begin().await?;
+        tx.queue_up(&Case::begin(key).wants()).await?;
+        if let Some(kept) = &request.key
+            && let Some(before) = read_key(&mut tx.inner, request.meta.tenant, kept).await?
         {
             return Ok(Executed { replayed: true, ..before });
         }
-        let now = tx.now().await?;
-        if contended {
-            tx.queue_up(&Case::begin(key).wants()).await?;
-        }
-        let case = tx.load(Case::begin(key)).await?;
+        self.decide(tx, request, key, submission, command).await
+    }
+
+    async fn decide<F>(
+        &self,
+        mut tx: Tx<'_>,
+        request: &Request,
+        key: CaseKey,
+        submission: Option<&Submission>,
+        command: &F,
+    ) -> Result<Executed, ExecuteError>
+    where
+        F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
+    {
+        let (case, now) = tx.load(Case::begin(key)).await?;
         if submission.is_none() && key.task.is_some() {
             check_owner(&case, request)?;
         }
@@ -129,15 +153,33 @@ impl Store {
         command(&mut turn)?;
         let executed = reached(&turn);
         let writes = Writes::of(turn, &request.meta)?;
-        tx.append(&writes, &request.meta, now, None).await?;
-        if let Some(submission) = submission {
-            tx.store_request(request, submission).await?;
-        }
-        if let Some(key) = &request.key {
-            tx.keep_result(request, key, &executed).await?;
-        }
+        let kept = request.key.as_ref().map(|key| key.row(request, &executed)).transpose()?;
+        let asked = submission.map(|it| it.row(request));
+        let beside = match (&kept, &asked) {
+            (None, None) => Beside::Nothing,
+            (kept, asked) => Beside::Keep(kept.as_ref(), asked.as_ref()),
+        };
+        tx.append(&writes, &request.meta, now, beside).await?;
         tx.commit().await?;
         Ok(executed)
+    }
+}
+
+impl IdempotencyKey {
+    fn row<'a>(&'a self, request: &Request, executed: &Executed) -> Result<KeyRow<'a>, StoreError> {
+        Ok(KeyRow {
+            tenant: request.meta.tenant.0,
+            operation: self.operation,
+            key: &self.key,
+            fingerprint: &self.fingerprint,
+            result: serde_json::to_value(executed)?,
+        })
+    }
+}
+
+impl Submission {
+    fn row(&self, request: &Request) -> RequestRow<'_> {
+        RequestRow { tenant: request.meta.tenant.0, task: self.task.0, prompt: &self.prompt }
     }
 }
 
@@ -184,58 +226,4 @@ async fn read_key(
         return Err(ExecuteError::KeyReused);
     }
     Ok(Some(serde_json::from_value(result).map_err(StoreError::from)?))
-}
-
-impl Tx<'_> {
-    /// Takes the key, or answers with what an earlier request with it came to. Callers at the same moment wait here for the
-    /// first one's commit: the unique index makes them.
-    async fn claim_key(&mut self, request: &Request, key: &IdempotencyKey) -> Result<Option<Executed>, ExecuteError> {
-        let claimed = sqlx::query(
-            "/* eventstore.claim_key */
-             INSERT INTO idempotency_keys (tenant_id, operation, key, fingerprint, result) VALUES ($1, $2, $3, $4, 'null')
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(request.meta.tenant.0)
-        .bind(key.operation)
-        .bind(&key.key)
-        .bind(key.fingerprint.as_slice())
-        .execute(&mut *self.inner)
-        .await
-        .map_err(StoreError::from)?;
-        if claimed.rows_affected() == 1 {
-            return Ok(None);
-        }
-        read_key(&mut self.inner, request.meta.tenant, key).await
-    }
-
-    async fn keep_result(
-        &mut self,
-        request: &Request,
-        key: &IdempotencyKey,
-        executed: &Executed,
-    ) -> Result<(), StoreError> {
-        sqlx::query(
-            "/* eventstore.keep_result */
-             UPDATE idempotency_keys SET result = $4 WHERE tenant_id = $1 AND operation = $2 AND key = $3",
-        )
-        .bind(request.meta.tenant.0)
-        .bind(key.operation)
-        .bind(&key.key)
-        .bind(serde_json::to_value(executed)?)
-        .execute(&mut *self.inner)
-        .await?;
-        Ok(())
-    }
-
-    async fn store_request(&mut self, request: &Request, submission: &Submission) -> Result<(), StoreError> {
-        sqlx::query(
-            "/* eventstore.store_request */ INSERT INTO generation_requests (task_id, tenant_id, prompt) VALUES ($1, $2, $3)",
-        )
-        .bind(submission.task.0)
-        .bind(request.meta.tenant.0)
-        .bind(&submission.prompt)
-        .execute(&mut *self.inner)
-        .await?;
-        Ok(())
-    }
 }

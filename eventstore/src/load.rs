@@ -11,6 +11,7 @@ use crate::transaction::Tx;
 use domain::aggregate::Category;
 use domain::process::{Case, Folded, StreamId};
 use domain::stored::Stored;
+use domain::time::Timestamp;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use std::collections::{HashMap, HashSet};
@@ -89,17 +90,17 @@ impl Tx<'_> {
     /// Reads a whole case, as of one moment: all of it comes from one statement. What it needs is found out from the histories
     /// themselves; what the kept states say will be needed is read along at once, so that one reading is enough for a case that
     /// was met before. Read in two statements, a task and its attempt could be of two moments, and a message be declined for a
-    /// reason that never was.
-    pub(crate) async fn load(&mut self, case: Case) -> Result<Case, StoreError> {
+    /// reason that never was. With it comes that moment, by the database's clock.
+    pub(crate) async fn load(&mut self, case: Case) -> Result<(Case, Timestamp), StoreError> {
         let mut streams = self.foreseen(&case, &case.wants());
         let mut distrusted = HashSet::new();
         loop {
-            let Some(mut read) = self.fold(&streams, &mut distrusted).await? else { continue };
+            let Some((mut read, now)) = self.fold(&streams, &mut distrusted).await? else { continue };
             let mut whole = case.clone();
             let missing = loop {
                 let wanted = whole.wants();
                 if wanted.is_empty() {
-                    return Ok(whole);
+                    return Ok((whole, now));
                 }
                 let missing: Vec<StreamId> = wanted.iter().filter(|it| !read.contains_key(it)).copied().collect();
                 if !missing.is_empty() {
@@ -133,12 +134,12 @@ impl Tx<'_> {
         &mut self,
         streams: &[StreamId],
         distrusted: &mut HashSet<StreamId>,
-    ) -> Result<Option<HashMap<StreamId, Folded>>, StoreError> {
+    ) -> Result<Option<(HashMap<StreamId, Folded>, Timestamp)>, StoreError> {
         let kept: Vec<Kept> = streams
             .iter()
             .map(|stream| self.store.cache.get(*stream).unwrap_or_else(|| Kept::absent(stream.category)))
             .collect();
-        let mut news = self.news(streams, &kept, distrusted).await?;
+        let (mut news, now) = self.news(streams, &kept, distrusted).await?;
         let mut folded = HashMap::with_capacity(streams.len());
         for (stream, kept) in streams.iter().zip(kept) {
             let News { snapshot, events } = news.remove(stream).unwrap_or_default();
@@ -157,7 +158,7 @@ impl Tx<'_> {
             };
             folded.insert(*stream, self.continued(*stream, start, events)?);
         }
-        Ok(Some(folded))
+        Ok(Some((folded, now)))
     }
 
     /// Folds what came after a state, and keeps the result.
@@ -184,13 +185,13 @@ impl Tx<'_> {
         Ok(folded)
     }
 
-    /// What came after the kept versions. Snapshots are looked for only where a stream is not kept at all.
+    /// What came after the kept versions, and the time. Snapshots are looked for only where a stream is not kept at all.
     async fn news(
         &mut self,
         streams: &[StreamId],
         kept: &[Kept],
         distrusted: &HashSet<StreamId>,
-    ) -> Result<HashMap<StreamId, News>, StoreError> {
+    ) -> Result<(HashMap<StreamId, News>, Timestamp), StoreError> {
         let cold: Vec<bool> =
             streams.iter().zip(kept).map(|(stream, kept)| kept.is_cold() && !distrusted.contains(stream)).collect();
         let statement = if cold.contains(&true) { COLD } else { WARM };
@@ -207,14 +208,16 @@ impl Tx<'_> {
             query = query.bind(&cold);
         }
         let mut news: HashMap<StreamId, News> = HashMap::with_capacity(streams.len());
-        for row in query.fetch_all(&mut *self.inner).await? {
-            let category: String = row.try_get("category")?;
-            // The query asked for known categories only.
-            let Some(category) = Category::parse(&category) else { continue };
+        let rows = query.fetch_all(&mut *self.inner).await?;
+        let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("now")?;
+        for row in rows {
+            // The query asked for known categories only; where there is nothing at all, a row with the time came all the same.
+            let category: Option<String> = row.try_get("category")?;
+            let Some(category) = category.as_deref().and_then(Category::parse) else { continue };
             let stream = StreamId { category, id: row.try_get("stream_id")? };
             news.entry(stream).or_default().take(&row)?;
         }
-        Ok(news)
+        Ok((news, now))
     }
 }
 
@@ -233,12 +236,15 @@ impl News {
 }
 
 const WARM: &str = "/* eventstore.load */
-    SELECT e.*
-      FROM (SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[]) LIMIT $4) AS wanted (category, stream_id, version)
-     CROSS JOIN LATERAL (
-           SELECT category, stream_id, version, name, schema_version, body FROM events
-            WHERE category = wanted.category AND stream_id = wanted.stream_id AND version >= wanted.version
-            ORDER BY version LIMIT $4) AS e";
+    SELECT clock_timestamp() AS now, e.*
+      FROM (SELECT) AS always
+      LEFT JOIN (
+           SELECT e.*
+             FROM (SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[]) LIMIT $4) AS wanted (category, stream_id, version)
+            CROSS JOIN LATERAL (
+                  SELECT category, stream_id, version, name, schema_version, body FROM events
+                   WHERE category = wanted.category AND stream_id = wanted.stream_id AND version >= wanted.version
+                   ORDER BY version LIMIT $4) AS e) AS e ON true";
 
 /// The same, from the snapshots on. A snapshot is a row without a name, before the events.
 const COLD: &str = "/* eventstore.load_cold */
@@ -249,12 +255,15 @@ const COLD: &str = "/* eventstore.load_cold */
           LEFT JOIN LATERAL (
                SELECT version, shape, digest, state FROM snapshots
                 WHERE wanted.cold AND category = wanted.category AND stream_id = wanted.stream_id LIMIT $4) AS s ON true)
-    SELECT category, stream_id, version, NULL::text AS name, shape AS schema_version, state AS body, digest
-      FROM start WHERE digest IS NOT NULL
-     UNION ALL
-    SELECT e.*, NULL::bytea
-      FROM start
-     CROSS JOIN LATERAL (
-           SELECT category, stream_id, version, name, schema_version, body FROM events
-            WHERE category = start.category AND stream_id = start.stream_id AND version >= start.version
-            ORDER BY version LIMIT $4) AS e";
+    SELECT clock_timestamp() AS now, e.*
+      FROM (SELECT) AS always
+      LEFT JOIN (
+           SELECT category, stream_id, version, NULL::text AS name, shape AS schema_version, state AS body, digest
+             FROM start WHERE digest IS NOT NULL
+            UNION ALL
+           SELECT e.*, NULL::bytea
+             FROM start
+            CROSS JOIN LATERAL (
+                  SELECT category, stream_id, version, name, schema_version, body FROM events
+                   WHERE category = start.category AND stream_id = start.stream_id AND version >= start.version
+                   ORDER BY version LIMIT $4) AS e) AS e ON true";

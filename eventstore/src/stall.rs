@@ -27,8 +27,7 @@ impl Store {
     pub async fn wake(&self, task: TaskId, round: i64) -> Result<Option<Repair>, StoreError> {
         let mut tx = self.begin().await?;
         let key = CaseKey { with_account: true, ..CaseKey::task(task) };
-        let case = tx.load(Case::begin(key)).await?;
-        let now = tx.now().await?;
+        let (case, now) = tx.load(Case::begin(key)).await?;
         let (Some(message), Some(order)) = (wake_up(&case, now), case.task.state.order()) else {
             return Ok(None);
         };

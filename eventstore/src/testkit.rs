@@ -234,7 +234,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn load_case(&self, key: CaseKey) -> Result<Case, StoreError> {
-        self.begin().await?.load(Case::begin(key)).await
+        Ok(self.begin().await?.load(Case::begin(key)).await?.0)
     }
 
     /// Waits until this store has written the snapshots that were due.

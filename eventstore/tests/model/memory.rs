@@ -79,10 +79,10 @@ impl Memory {
         }
     }
 
-    /// The inbox row as it is once this delivery has taken it; nothing is written yet.
-    pub fn claimed(&self, consumer: &str, message: uuid::Uuid) -> Inbox {
+    /// The inbox row as it is once this delivery has taken it, or goes on with it; nothing is written yet.
+    pub fn claimed(&self, consumer: &str, message: uuid::Uuid, delivered: bool) -> Inbox {
         match self.facts.inbox.get(&(consumer.to_owned(), message)) {
-            Some(row) => Inbox { deliveries: row.deliveries + 1, ..row.clone() },
+            Some(row) => Inbox { deliveries: row.deliveries + i32::from(delivered), ..row.clone() },
             None => Inbox { phase: "claimed".to_owned(), code: None, detail: None, deliveries: 1 },
         }
     }

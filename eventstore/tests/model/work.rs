@@ -70,7 +70,7 @@ impl<'a> Work<'a> {
         let manager = manager_of(sent.topic);
         let id = envelope.event_id.0;
         let answered = self.answered.take();
-        let row = memory.claimed(manager.name(), id);
+        let row = memory.claimed(manager.name(), id, answered.is_none());
         if row.phase == "done" && answered.is_none() {
             memory.keep(row, (manager.name(), id, "", None), false);
             return Ok(Some(self.acknowledged(Outcome::Duplicate)));
