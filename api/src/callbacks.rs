@@ -31,7 +31,14 @@ pub(crate) async fn receive(
         return Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such provider").into_response();
     };
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let callback = match provider.callback(&header, query.as_deref().unwrap_or_default(), &body, now()) {
+    let query = query.unwrap_or_default();
+    provider.renew_keys(false).await;
+    let mut read = provider.callback(&header, &query, &body, now());
+    if read == Err(CallbackRefused::Forged) {
+        provider.renew_keys(true).await;
+        read = provider.callback(&header, &query, &body, now());
+    }
+    let callback = match read {
         Ok(callback) => callback,
         Err(refused) => return refuse(provider.name(), refused),
     };
@@ -40,7 +47,7 @@ pub(crate) async fn receive(
         return refuse(provider.name(), CallbackRefused::Unreadable);
     }
     let fact = CallbackFact {
-        provider: provider.name(),
+        provider: provider.name().to_owned(),
         delivery: callback.delivery,
         attempt: callback.attempt,
         job: callback.job,
@@ -55,7 +62,7 @@ pub(crate) async fn receive(
     }
 }
 
-fn refuse(provider: &'static str, refused: CallbackRefused) -> Response {
+fn refuse(provider: &str, refused: CallbackRefused) -> Response {
     tracing::warn!(provider, reason = %refused, "a callback is not believed");
     let (status, code) = match refused {
         CallbackRefused::Unsigned | CallbackRefused::Forged | CallbackRefused::Stale => {

@@ -1,8 +1,6 @@
-//! Settings of the API, and the catalogue of models.
+//! Settings of the API.
 
-use domain::money::Credits;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// How the API is served.
@@ -138,67 +136,6 @@ const fn default_depth() -> usize {
 
 const fn default_complexity() -> usize {
     5_000
-}
-
-/// A model that tasks can be submitted for.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Model {
-    /// The provider's stored name.
-    pub provider: String,
-    /// Price of each started second, in minor units.
-    pub price_per_second: Credits,
-    /// Shortest video, in seconds.
-    pub min_seconds: u32,
-    /// Longest video, in seconds.
-    pub max_seconds: u32,
-    /// How many input images it takes.
-    #[serde(default = "one")]
-    pub max_input_images: u32,
-}
-
-const fn one() -> u32 {
-    1
-}
-
-/// The models on offer, by name as the provider knows it (`owner/name`).
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct Catalogue {
-    models: BTreeMap<String, Model>,
-}
-
-impl Catalogue {
-    /// These models.
-    #[must_use]
-    pub fn new(models: impl IntoIterator<Item = (String, Model)>) -> Self {
-        Self { models: models.into_iter().collect() }
-    }
-
-    /// A model by its name.
-    #[must_use]
-    pub fn model(&self, name: &str) -> Option<&Model> {
-        self.models.get(name)
-    }
-
-    /// All models, by name.
-    pub fn models(&self) -> impl Iterator<Item = (&str, &Model)> {
-        self.models.iter().map(|(name, model)| (name.as_str(), model))
-    }
-}
-
-impl Default for Catalogue {
-    /// One model, so that a fresh checkout can make a video.
-    fn default() -> Self {
-        let model = Model {
-            provider: "replicate".to_owned(),
-            price_per_second: Credits(25),
-            min_seconds: 1,
-            max_seconds: 10,
-            max_input_images: 1,
-        };
-        Self::new([("aivideo/paper-boat-1".to_owned(), model)])
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod uploads;
 mod websocket;
 
 pub use auth::{BadToken, Caller, Claims, Role, TokenKeys, mint};
-pub use config::{ApiConfig, Catalogue, Model};
+pub use config::ApiConfig;
 pub use graphql::schema_sdl;
 pub use ports::{LinkRefused, LinkVerifier, Readiness};
 pub use router::{ApiState, StartError, router};

@@ -1,7 +1,7 @@
 //! The routes, and what they share.
 
 use crate::auth::{BadToken, TokenKeys};
-use crate::config::{ApiConfig, Catalogue};
+use crate::config::ApiConfig;
 use crate::correlation::correlate;
 use crate::executor::Guarded;
 use crate::graphql::{Call, Loaders, introspection_schema, schema};
@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
+use workers::catalogue::SharedCatalogue;
 use workers::ports::{ObjectStore, Provider};
 
 /// What the API works with.
@@ -34,9 +35,9 @@ pub struct ApiState {
     /// Bytes of uploads and assets.
     pub objects: Arc<dyn ObjectStore>,
     /// Providers by their stored name, for their callbacks.
-    pub providers: HashMap<&'static str, Arc<dyn Provider>>,
+    pub providers: HashMap<String, Arc<dyn Provider>>,
     /// Models on offer.
-    pub catalogue: Catalogue,
+    pub catalogue: SharedCatalogue,
     /// Settings.
     pub config: ApiConfig,
     /// Whether this process can do its work.

@@ -117,6 +117,8 @@ pub enum Command {
     },
     /// Show what is unsent, waiting, stuck or in quarantine.
     Status,
+    /// Check the providers and the catalogue of models, and show what each provider can do.
+    Providers,
     /// Look at the past: any state of a task, an attempt or an account, what changed, and by which events.
     History {
         /// At what.
@@ -251,12 +253,15 @@ pub struct SimulatorArgs {
     /// Folder for accepted jobs and rendered files.
     #[arg(long)]
     pub store: PathBuf,
+    /// Whose API it speaks.
+    #[arg(long, default_value = "replicate")]
+    pub kind: providers::simulator::Kind,
     /// Token that callers must show.
-    #[arg(long, env = "AIVIDEO_PROVIDER__TOKEN", hide_env_values = true)]
+    #[arg(long, env = "AIVIDEO_PROVIDERS__REPLICATE__TOKEN", hide_env_values = true)]
     pub token: String,
-    /// Secret that callbacks are signed with (whsec_…).
-    #[arg(long, env = "AIVIDEO_PROVIDER__WEBHOOK_SECRET", hide_env_values = true)]
-    pub webhook_secret: String,
+    /// Secret that callbacks are signed with (whsec_…). Only Replicate has one.
+    #[arg(long, env = "AIVIDEO_PROVIDERS__REPLICATE__WEBHOOK_SECRET", hide_env_values = true)]
+    pub webhook_secret: Option<String>,
 }
 
 /// Submitting.

@@ -6,6 +6,7 @@ use crate::cli::{
 };
 use crate::client::{Client, submit};
 use crate::config::Settings;
+use crate::models::Models;
 use crate::roles::{Role, run as run_roles};
 use crate::{demo, project, tokens};
 use anyhow::Context;
@@ -67,6 +68,11 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             process::adjust(turn, key.clone(), Credits(amount), reason.clone(), OPERATOR.to_owned())
         })),
         Command::Doctor { grace_seconds } => runtime.block_on(doctor(&load()?, grace_seconds)),
+        Command::Providers => {
+            let settings = load()?;
+            println!("{}", Models::load(&settings)?.describe(&settings));
+            Ok(())
+        }
         Command::Status => runtime.block_on(crate::status::print(&load()?)),
         Command::History { action } => runtime.block_on(async {
             let store = connect(&load()?).await?;
@@ -183,7 +189,8 @@ async fn simulator(args: &SimulatorArgs, settings: &Settings) -> anyhow::Result<
         store_dir: args.store.clone(),
         ffmpeg: settings.media.ffmpeg.clone(),
         token: args.token.as_str().into(),
-        webhook_secret: args.webhook_secret.as_str().into(),
+        kind: args.kind,
+        webhook_secret: args.webhook_secret.as_deref().map(Into::into),
         default_duration_ms: 2_000,
     };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

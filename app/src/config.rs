@@ -8,9 +8,11 @@ use figment::providers::{Env, Format, Toml};
 use media::{MediaConfig, ObjectsConfig};
 use messaging::config::BrokerConfig;
 use projections::retention::RetentionConfig;
-use providers::replicate::ReplicateConfig;
+use providers::ProviderConfig;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use workers::catalogue::Catalogue;
 use workers::{CallLimits, ScanConfig};
 
 /// Everything that can be configured. `None`: the section is not given, and the command that needs it says so.
@@ -31,9 +33,10 @@ pub struct Settings {
     pub api: Option<api::ApiConfig>,
     /// Models and prices.
     #[serde(default)]
-    pub catalogue: api::Catalogue,
-    /// The provider.
-    pub provider: Option<ReplicateConfig>,
+    pub catalogue: CatalogueConfig,
+    /// The providers, by the names that tasks are stored with.
+    #[serde(default)]
+    pub providers: BTreeMap<String, ProviderConfig>,
     /// Product rules: waiting times, limits, what a lost cancel does.
     #[serde(default)]
     pub policy: domain::process::Policy,
@@ -52,6 +55,24 @@ pub struct Settings {
     /// How processes start and stop.
     #[serde(default)]
     pub process: ProcessConfig,
+}
+
+/// Where the models are. Either a file, which is read again when it changes, or the models here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CatalogueConfig {
+    /// A TOML file with a section `[models."NAME"]` for each model.
+    pub file: Option<PathBuf>,
+    /// How often to look whether the file has changed, in seconds.
+    pub reload_seconds: u64,
+    /// The models, where there is no file. Default: one model, to try.
+    pub models: Option<Catalogue>,
+}
+
+impl Default for CatalogueConfig {
+    fn default() -> Self {
+        Self { file: None, reload_seconds: 5, models: None }
+    }
 }
 
 /// How processes start and stop.
@@ -73,6 +94,11 @@ impl Default for ProcessConfig {
 /// Environment variables that belong to the command line or to `./dev`, not to the configuration, have no double underscore.
 const PREFIX: &str = "AIVIDEO_";
 
+/// The one provider that there used to be is now one of several.
+const RENAMED: &str = "configuration: the section [provider] is now [providers.replicate], with kind = \"replicate\" in it; \
+     AIVIDEO_PROVIDER__TOKEN, for instance, is now AIVIDEO_PROVIDERS__REPLICATE__TOKEN, and \
+     AIVIDEO_PROVIDERS__REPLICATE__KIND=replicate is needed";
+
 /// What lies between the beginning of a try of media work, its call, and the record of its answer, in seconds.
 const RECORDING_SECONDS: u64 = 30;
 
@@ -88,9 +114,22 @@ impl Settings {
             figment = figment.merge(Toml::file_exact(file));
         }
         let environment = Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__");
-        let settings: Self = figment.merge(environment).extract().map_err(|error| anyhow::anyhow!(explained(error)))?;
+        let figment = figment.merge(environment);
+        anyhow::ensure!(!figment.contains("provider"), RENAMED);
+        let mut settings: Self = figment.extract().map_err(|error| anyhow::anyhow!(explained(error)))?;
+        settings.poll_no_faster_than_asked();
         settings.check().map_err(|rule| anyhow::anyhow!("configuration: {rule}"))?;
         Ok(settings)
+    }
+
+    /// What a provider asks for between two polls goes before our own rhythm.
+    fn poll_no_faster_than_asked(&mut self) {
+        for (name, provider) in &self.providers {
+            let asked = u64::try_from(provider.capabilities().min_poll_interval.as_millis()).unwrap_or(u64::MAX);
+            if asked > 0 {
+                self.policy.poll_at_least_ms.entry(name.clone()).or_insert(asked);
+            }
+        }
     }
 
     /// Refuses rules under which a promise could not be kept. The lease of media work and what a try of it may take are known
@@ -99,6 +138,12 @@ impl Settings {
         self.policy.check()?;
         self.audit.check()?;
         self.retention.check()?;
+        if self.catalogue.file.is_some() && self.catalogue.models.is_some() {
+            return Err("catalogue.file and catalogue.models are both given: keep the models in one place".to_owned());
+        }
+        if self.catalogue.reload_seconds == 0 {
+            return Err("catalogue.reload_seconds must be at least 1".to_owned());
+        }
         let transfers = self.limits.transfer_seconds.saturating_mul(2);
         let longest = self.media.longest_work_seconds().saturating_add(transfers).saturating_add(RECORDING_SECONDS);
         let lease = self.policy.processing_lease_seconds;
@@ -138,7 +183,7 @@ impl Settings {
 }
 
 /// figment's error without the value it met.
-fn explained(error: figment::Error) -> String {
+pub(crate) fn explained(error: figment::Error) -> String {
     let mut lines = Vec::new();
     for one in error {
         let key = one.path.join(".");
@@ -171,6 +216,38 @@ mod tests {
         assert!(error.contains("submit_timeout") && error.contains("submit_timeout_ms"), "{error}");
         let error = load("[polcy]\n").expect_err("the section is misspelt");
         assert!(error.contains("polcy"), "{error}");
+    }
+
+    #[test]
+    fn providers_are_named_and_say_their_kind() {
+        let text = "[providers.main]\nkind = 'replicate'\ntoken = 't'\nwebhook_secret = 'hunter2'\n\
+                    callback_base_url = 'https://v.example'\nrequest_timeout_ms = 900\n";
+        let settings = load(text).expect("it is complete");
+        assert_eq!(settings.providers["main"].kind(), "replicate");
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        for (change, said) in [
+            (text.replace("kind = 'replicate'\n", ""), "kind"),
+            (text.replace("'replicate'", "'acme'"), "acme"),
+            (text.replace("request_timeout_ms", "request_timeout"), "request_timeout"),
+            (text.replace("token = 't'\n", ""), "token"),
+        ] {
+            let error = load(&change).expect_err("it can not be used");
+            assert!(error.contains(said) && error.contains("providers"), "{said}: {error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_catalogue_is_in_one_place() {
+        let model = "provider = 'replicate'\nprice_per_second = 1\nmin_seconds = 1\nmax_seconds = 2\n";
+        let text = format!("[catalogue.models.'acme/x']\n{model}");
+        assert!(load(&text).expect("it is complete").check().is_ok());
+        let both = format!("[catalogue]\nfile = '/x'\n{text}");
+        let rule = load(&both).expect("it is complete").check().expect_err("two places");
+        assert!(rule.contains("catalogue.file"), "{rule}");
+        let earlier =
+            load(&format!("[catalogue.'acme/x']\n{model}")).expect_err("models have a section of their own now");
+        assert!(earlier.contains("acme/x") && earlier.contains("models"), "{earlier}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod config;
 pub mod demo;
 pub mod history;
+pub mod models;
 pub mod project;
 pub mod ready;
 pub mod roles;

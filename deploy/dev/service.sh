@@ -14,7 +14,7 @@ choose_parts() {
     # The name other Rust tools use; ours wins.
     if [[ -n ${DATABASE_URL:-} && -z ${AIVIDEO_DATABASE__URL:-} ]]; then export AIVIDEO_DATABASE__URL=$DATABASE_URL; fi
     if given AIVIDEO_DATABASE__URL DEV_POSTGRES; then SETTING[DEV_POSTGRES]=given; else SETTING[DEV_POSTGRES]=own; fi
-    if given AIVIDEO_PROVIDER__BASE_URL DEV_SIMULATOR; then SETTING[DEV_SIMULATOR]=given; else SETTING[DEV_SIMULATOR]=own; fi
+    if given AIVIDEO_PROVIDERS__REPLICATE__BASE_URL DEV_SIMULATOR; then SETTING[DEV_SIMULATOR]=given; else SETTING[DEV_SIMULATOR]=own; fi
     if given AIVIDEO_BROKER__NAME_SERVER DEV_BROKER; then broker=given; fi
     if [[ -n $before && $before != "$broker" ]] && { running broker || running nameserver; }; then
         report broker "changing from $before to $broker: stopping the old one, its messages stay with it"
@@ -40,13 +40,13 @@ compose_settings() {
     keep_or_make DEV_POSTGRES_SERVICE_PASSWORD random_hex 24
     keep_or_make AIVIDEO_OBJECTS__LINK_SECRET random_hex 32
     keep_or_make AIVIDEO_API__TOKEN_SECRET random_hex 32
-    keep_or_make AIVIDEO_PROVIDER__TOKEN random_hex 24
-    keep_or_make AIVIDEO_PROVIDER__WEBHOOK_SECRET webhook_secret
+    keep_or_make AIVIDEO_PROVIDERS__REPLICATE__TOKEN random_hex 24
+    keep_or_make AIVIDEO_PROVIDERS__REPLICATE__WEBHOOK_SECRET webhook_secret
     keep_or_make AIVIDEO_AUDIT__SIGNING_KEY signing_key
     # Settings that only the last caller's environment had end with it.
     for key in "${!SETTING[@]}"; do
         case $key in
-            AIVIDEO_OBJECTS__LINK_SECRET | AIVIDEO_API__TOKEN_SECRET | AIVIDEO_PROVIDER__TOKEN | AIVIDEO_PROVIDER__WEBHOOK_SECRET | \
+            AIVIDEO_OBJECTS__LINK_SECRET | AIVIDEO_API__TOKEN_SECRET | AIVIDEO_PROVIDERS__REPLICATE__TOKEN | AIVIDEO_PROVIDERS__REPLICATE__WEBHOOK_SECRET | \
                 AIVIDEO_AUDIT__SIGNING_KEY) ;;
             AIVIDEO_*) unset "SETTING[$key]" ;;
         esac
@@ -61,8 +61,9 @@ compose_settings() {
     SETTING[AIVIDEO_OBJECTS__FOLDER]=$STATE/objects
     SETTING[AIVIDEO_API__LISTEN]=$api
     SETTING[AIVIDEO_API__PUBLIC_URL]=http://$api
-    SETTING[AIVIDEO_PROVIDER__BASE_URL]=http://$simulator/v1
-    SETTING[AIVIDEO_PROVIDER__CALLBACK_BASE_URL]=http://$api
+    SETTING[AIVIDEO_PROVIDERS__REPLICATE__KIND]=replicate
+    SETTING[AIVIDEO_PROVIDERS__REPLICATE__BASE_URL]=http://$simulator/v1
+    SETTING[AIVIDEO_PROVIDERS__REPLICATE__CALLBACK_BASE_URL]=http://$api
     SETTING[AIVIDEO_OBJECTS__ALLOW_HOSTS]="[\"$simulator\"]"
     SETTING[AIVIDEO_OBJECTS__PUBLIC_URL]=http://$api
     SETTING[AIVIDEO_MEDIA__FFMPEG]=$(command -v ffmpeg || echo ffmpeg)

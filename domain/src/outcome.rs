@@ -15,6 +15,12 @@ pub enum Created {
         /// The provider's id of the job.
         job: String,
     },
+    /// The provider already has a job under the id that this attempt chose: an earlier create call of the same attempt had
+    /// arrived, and nothing was created a second time. Only providers that let the caller choose the id answer so.
+    DuplicateOf {
+        /// The provider's id of the job.
+        job: String,
+    },
     /// The provider said no; nothing was created.
     Rejected(ProviderFault),
     /// The provider is busy or throttles us; nothing was created.
@@ -49,6 +55,8 @@ pub enum Found {
         /// A short cause.
         cause: String,
     },
+    /// This provider has no look-up, and no later call of its own could tell either: for a person to look at.
+    Impossible,
     /// Several jobs carry the reference: for a person to look at.
     Ambiguous {
         /// Their ids.
@@ -109,6 +117,10 @@ pub enum CancelAsked {
     AlreadyEnded,
     /// The provider does not know the job.
     NotFound,
+    /// It is cancelled, and the provider forgets cancelled jobs: asking for its state would find nothing.
+    Gone,
+    /// The provider does not cancel, or not what has started: the job runs to its end.
+    NotPossible,
     /// No answer, or not a useful one: ask again later.
     Unknown,
 }

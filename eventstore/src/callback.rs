@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[derive(Clone, Debug)]
 pub struct CallbackFact {
     /// The provider.
-    pub provider: &'static str,
+    pub provider: String,
     /// The provider's id of the delivery: the same when it is sent again.
     pub delivery: String,
     /// The attempt it is about.
@@ -49,7 +49,7 @@ impl Store {
              INSERT INTO provider_callbacks (provider, delivery_id, attempt_id, task_id, job_id, body_sha256)
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
         )
-        .bind(fact.provider)
+        .bind(&fact.provider)
         .bind(&fact.delivery)
         .bind(fact.attempt.0)
         .bind(task.0)

@@ -1,8 +1,13 @@
 #![doc = include_str!("../README.md")]
 
+pub mod ark;
+pub mod fal;
+mod registry;
 pub mod replicate;
-mod secret;
-mod signature;
+pub mod runware;
+pub mod runway;
+mod shared;
 pub mod simulator;
 
-pub use secret::Secret;
+pub use registry::{ProviderConfig, Registry, RegistryError};
+pub use shared::{Callbacks, ConfigError, Connection, Secret, retry_after};

@@ -323,6 +323,7 @@ fn policy(dice: &mut Dice) -> Policy {
         max_unclear_seconds: draw(300, 1_800),
         poll_first_ms: draw(2_000, 5_000),
         poll_cap_ms: draw(20_000, 60_000),
+        poll_at_least_ms: std::collections::BTreeMap::new(),
         max_running_seconds: draw(300, 1_800),
         max_waiting_seconds: draw(120, 1_800),
         max_processing_seconds: draw(300, 1_800),

@@ -26,7 +26,7 @@ impl Simulator {
     /// # Errors
     /// The stack has no simulator.
     pub fn of(stack: &Stack) -> anyhow::Result<Self> {
-        let base = stack.setting("AIVIDEO_PROVIDER__BASE_URL")?;
+        let base = stack.setting("AIVIDEO_PROVIDERS__REPLICATE__BASE_URL")?;
         let control = base.trim_end_matches("/v1").to_owned();
         Ok(Self { control, http: reqwest::Client::new() })
     }

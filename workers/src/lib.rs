@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod calls;
+pub mod catalogue;
 mod groups;
 pub mod ports;
 mod stall_scan;

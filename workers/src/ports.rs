@@ -3,94 +3,23 @@
 //! Every operation says in its return type what may have happened, including "nobody knows": an ambiguous outcome is a
 //! variant, never an error that `?` could carry away.
 
+mod capabilities;
+mod provider;
+
+pub use capabilities::{
+    CancelKind, Capabilities, ClientReference, Dedupe, LookUp, Output, Progress, Throttle, Usage, WebhookScheme,
+};
+pub use provider::{Callback, CallbackRefused, CreateOrder, FindOrder, GenerationRequest, Provider};
+
 use bytes::Bytes;
-use domain::id::AttemptId;
 pub use domain::outcome::{
     CancelAsked, Created, FaultClass, Found, JobState, Polled, Probe, ProviderFault, StoredObject,
 };
 pub use domain::task::{Container, ExportSpec};
-use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use std::path::Path;
 use std::time::Duration;
-
-/// What a provider is asked to make. Loaded from the stored request at the moment of the call; never put in a message.
-#[derive(Clone)]
-pub struct GenerationRequest {
-    /// Model name as the provider knows it.
-    pub model: String,
-    /// The user's text. Not `Debug`: it must not reach a log.
-    pub prompt: String,
-    /// Length of the video in whole seconds.
-    pub duration_seconds: u32,
-    /// A short-lived URL of the input image, where the task has one.
-    pub image_url: Option<String>,
-}
-
-/// A create call: the request, and what makes it recognisable afterwards.
-#[derive(Clone)]
-pub struct CreateOrder {
-    /// The attempt, which is the client reference that the provider sees (in the callback address, which it echoes).
-    pub attempt: AttemptId,
-    /// What to make.
-    pub request: GenerationRequest,
-    /// How long the whole call may take. The attempt's lease ends no sooner.
-    pub timeout: Duration,
-}
-
-/// What a callback told, after its signature was checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Callback {
-    /// The provider's id of this delivery: the same when it is sent again.
-    pub delivery: String,
-    /// The attempt it is about, from our own reference in the callback address.
-    pub attempt: AttemptId,
-    /// The provider's job id.
-    pub job: String,
-}
-
-/// A callback that is not believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallbackRefused {
-    /// A header is missing or malformed.
-    #[error("a signature header is missing or malformed")]
-    Unsigned,
-    /// The signature does not match the raw body.
-    #[error("the signature does not match")]
-    Forged,
-    /// Too old, or from the future.
-    #[error("the timestamp is outside the accepted window")]
-    Stale,
-    /// Signed, but not a body we can read.
-    #[error("the body is not a known callback")]
-    Unreadable,
-}
-
-/// A provider of generations. One implementation per provider's own wire format.
-pub trait Provider: Send + Sync {
-    /// The stored name, such as `replicate`.
-    fn name(&self) -> &'static str;
-    /// Asks for a job. Never retried inside.
-    fn create<'a>(&'a self, order: &'a CreateOrder) -> BoxFuture<'a, Created>;
-    /// Looks a job up by the client reference.
-    fn find(&self, attempt: AttemptId) -> BoxFuture<'_, Found>;
-    /// Asks how a job is doing.
-    fn poll<'a>(&'a self, job: &'a str) -> BoxFuture<'a, Polled>;
-    /// Asks for a job to be cancelled.
-    fn cancel<'a>(&'a self, job: &'a str) -> BoxFuture<'a, CancelAsked>;
-    /// Checks and reads a callback. `header` looks a request header up by its lower-case name; `query` is the raw query string.
-    ///
-    /// # Errors
-    /// [`CallbackRefused`] says why it is not believed.
-    fn callback(
-        &self,
-        header: &dyn Fn(&str) -> Option<String>,
-        query: &str,
-        body: &[u8],
-        now: Timestamp,
-    ) -> Result<Callback, CallbackRefused>;
-}
 
 /// Limits of a transfer.
 #[derive(Clone, Copy, Debug)]

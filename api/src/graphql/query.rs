@@ -161,16 +161,17 @@ impl Query {
     /// The models on offer, with their prices.
     async fn models(&self, ctx: &Context<'_>) -> Result<Option<Vec<Model>>> {
         caller(ctx)?;
-        let models = state(ctx)?
-            .catalogue
+        let catalogue = state(ctx)?.catalogue.now();
+        let models = catalogue
             .models()
+            .filter(|(_, model)| model.offered)
             .map(|(name, model)| Model {
                 name: name.to_owned(),
                 provider: model.provider.clone(),
                 price_per_second: Credits(model.price_per_second.0),
                 min_seconds: model.min_seconds,
                 max_seconds: model.max_seconds,
-                max_input_images: model.max_input_images,
+                max_input_images: *model.images().end(),
             })
             .collect();
         Ok(Some(models))

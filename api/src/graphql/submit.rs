@@ -4,7 +4,6 @@ use super::context::state;
 use super::error::{Refusal, fault};
 use super::mutation::fingerprint;
 use super::node_id::Kind;
-use crate::config::Model;
 use crate::sniff::is_image;
 use async_graphql::{Context, Error, ID, InputObject};
 use domain::id::{AccountId, AssetId, TaskId, TenantId};
@@ -13,6 +12,7 @@ use domain::process::Policy;
 use domain::task::{Order, Work};
 use domain::time::{Timestamp, seconds};
 use std::collections::HashSet;
+use workers::catalogue::Model;
 
 /// Longest prompt, in characters and in bytes of UTF-8.
 const MAX_PROMPT_CHARS: usize = 4_000;
@@ -64,7 +64,8 @@ impl Ordered {
             Ok(prompt) => prompt,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Some(model) = state.catalogue.model(&input.model) else {
+        let catalogue = state.catalogue.now();
+        let Some(model) = catalogue.offered(&input.model) else {
             return Ok(Err(Refusal::new(
                 "UNKNOWN_MODEL",
                 "there is no such model; `models` lists them",
@@ -133,8 +134,13 @@ fn prompt(given: &str) -> Result<String, Refusal> {
 }
 
 fn assets(ids: &[ID], model: &Model) -> Result<Vec<AssetId>, Refusal> {
-    if ids.len() > usize::try_from(model.max_input_images).unwrap_or(usize::MAX) {
-        return Err(bad_assets(&format!("this model takes at most {} input images", model.max_input_images)));
+    let images = model.images();
+    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    if count > *images.end() {
+        return Err(bad_assets(&format!("this model takes at most {} input images", images.end())));
+    }
+    if count < *images.start() {
+        return Err(bad_assets("this model makes a video from an image: give it one"));
     }
     let assets = asset_ids(ids).ok_or_else(|| bad_assets("not an id of an asset"))?;
     let distinct: HashSet<&AssetId> = assets.iter().collect();

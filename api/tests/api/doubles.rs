@@ -2,7 +2,6 @@
 
 use api::{LinkRefused, LinkVerifier, Readiness};
 use bytes::Bytes;
-use domain::id::AttemptId;
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -12,9 +11,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use workers::catalogue::Model;
 use workers::ports::{
-    Callback, CallbackRefused, CancelAsked, CreateOrder, Created, Found, ObjectStore, Polled, Provider, StoredObject,
-    TransferError, TransferLimits,
+    Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
+    FindOrder, Found, LookUp, ObjectStore, Output, Polled, Progress, Provider, StoredObject, Throttle, TransferError,
+    TransferLimits, Usage, WebhookScheme,
 };
 
 /// A PNG's first bytes and some more.
@@ -110,19 +111,42 @@ impl ObjectStore for MemoryObjects {
     }
 }
 
+const NOTHING: Capabilities = Capabilities {
+    dedupe: Dedupe::None,
+    reference: ClientReference::CallbackAddressCalled,
+    look_up: LookUp::CallbackOnly,
+    cancel: CancelKind::None,
+    cancel_forgets: false,
+    webhook: WebhookScheme::AddressKey,
+    progress: Progress::None,
+    output: Output::Address,
+    usage: Usage::None,
+    throttle: Throttle::Refuses,
+    min_poll_interval: Duration::ZERO,
+    record_retention: None,
+};
+
 /// Believes callbacks whose header `x-signed` is `yes`. The body is the delivery's id, a space and the job.
 pub struct WordProvider;
 
 impl Provider for WordProvider {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "replicate"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &NOTHING
+    }
+
+    fn check_model(&self, _name: &str, _model: &Model) -> Result<(), String> {
+        Ok(())
     }
 
     fn create<'a>(&'a self, _order: &'a CreateOrder) -> BoxFuture<'a, Created> {
         async { Created::NotSent { cause: "the API creates nothing".to_owned() } }.boxed()
     }
 
-    fn find(&self, _attempt: AttemptId) -> BoxFuture<'_, Found> {
+    fn find<'a>(&'a self, _order: &'a FindOrder) -> BoxFuture<'a, Found> {
         async { Found::Absent }.boxed()
     }
 

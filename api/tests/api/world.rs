@@ -2,7 +2,7 @@
 
 use crate::doubles::{MemoryObjects, Reasons, WordLinks, WordProvider};
 use anyhow::{Context, Result};
-use api::{ApiConfig, ApiState, Catalogue, Claims, Role, mint, router};
+use api::{ApiConfig, ApiState, Claims, Role, mint, router};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
+use workers::catalogue::SharedCatalogue;
 use workers::ports::Provider;
 
 pub const SECRET: &str = "a secret for tests, of 32 bytes!";
@@ -83,8 +84,8 @@ impl World {
             store: db.store().clone(),
             reader: reader.clone(),
             objects: Arc::clone(&objects) as _,
-            providers: HashMap::from([(provider.name(), provider)]),
-            catalogue: Catalogue::default(),
+            providers: HashMap::from([(provider.name().to_owned(), provider)]),
+            catalogue: SharedCatalogue::default(),
             config,
             readiness: Arc::new(Reasons(Vec::new())),
             links: Arc::new(WordLinks),

@@ -105,6 +105,9 @@ pub async fn run(settings: &crate::Settings, roles: &[Role]) -> anyhow::Result<(
             Role::Seal => seal::start(&mut supervisor, &parts, settings, roles.len() == 1)?,
         }
     }
+    if let Some(models) = parts.models_in_use() {
+        supervisor.watch("catalogue", models.follow(parts.stop.clone()));
+    }
     let grace = Duration::from_millis(settings.process.grace_ms);
     let result = supervisor.run(grace + Duration::from_secs(5)).await;
     parts.close().await;

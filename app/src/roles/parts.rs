@@ -1,19 +1,17 @@
 //! What roles share: the store, the broker's client, the outside world. Each is made once, and only where a role needs it.
 
 use crate::Settings;
+use crate::models::Models;
 use crate::ready::Health;
 use anyhow::Context;
 use eventstore::Store;
 use media::{Ffmpeg, Objects};
 use messaging::client::Client;
-use providers::replicate::Replicate;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use workers::Outside;
-use workers::ports::Provider;
 
 /// See the module.
 pub struct Parts {
@@ -27,6 +25,7 @@ pub struct Parts {
     pub grace: Duration,
     client: OnceLock<Arc<Client>>,
     objects: OnceLock<Arc<Objects>>,
+    models: OnceLock<Arc<Models>>,
 }
 
 impl Parts {
@@ -43,6 +42,7 @@ impl Parts {
             grace: Duration::from_millis(settings.process.grace_ms),
             client: OnceLock::new(),
             objects: OnceLock::new(),
+            models: OnceLock::new(),
         })
     }
 
@@ -71,6 +71,24 @@ impl Parts {
         Ok(Arc::clone(self.objects.get_or_init(|| objects)))
     }
 
+    /// The providers and the catalogue of models: one for all roles of the process, so that a change reaches all at once.
+    ///
+    /// # Errors
+    /// A provider or a model that is configured wrongly.
+    pub fn models(&self, settings: &Settings) -> anyhow::Result<Arc<Models>> {
+        if let Some(models) = self.models.get() {
+            return Ok(Arc::clone(models));
+        }
+        let models = Arc::new(Models::load(settings)?);
+        Ok(Arc::clone(self.models.get_or_init(|| models)))
+    }
+
+    /// The models, where a role needed them.
+    #[must_use]
+    pub fn models_in_use(&self) -> Option<Arc<Models>> {
+        self.models.get().cloned()
+    }
+
     /// The outside world of the workers.
     ///
     /// # Errors
@@ -78,9 +96,11 @@ impl Parts {
     pub async fn outside(&self, settings: &Settings) -> anyhow::Result<Arc<Outside>> {
         let media = Ffmpeg::new(settings.media.clone());
         media.check().await?;
+        let models = self.models(settings)?;
         Ok(Arc::new(Outside {
             store: self.store.clone(),
-            providers: providers_of(settings)?,
+            providers: models.providers(),
+            catalogue: models.shared(),
             objects: self.objects(settings)?,
             media: Arc::new(media),
             limits: settings.limits.clone(),
@@ -95,16 +115,6 @@ impl Parts {
         }
         self.store.close().await;
     }
-}
-
-/// The configured providers by their stored names.
-///
-/// # Errors
-/// None is configured, or one is configured wrongly.
-pub fn providers_of(settings: &Settings) -> anyhow::Result<HashMap<&'static str, Arc<dyn Provider>>> {
-    let config = Settings::need(&settings.provider, "provider", "PROVIDER__TOKEN")?;
-    let replicate: Arc<dyn Provider> = Arc::new(Replicate::new(config.clone()).context("the provider's settings")?);
-    Ok(HashMap::from([(replicate.name(), replicate)]))
 }
 
 fn scratch(settings: &Settings) -> anyhow::Result<PathBuf> {

@@ -1,6 +1,5 @@
 //! HTTP: GraphQL, uploads, links, provider callbacks.
 
-use super::parts::providers_of;
 use super::{Parts, Supervisor};
 use crate::Settings;
 use crate::ready::Health;
@@ -51,12 +50,13 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
         .with_context(|| format!("{listen} can not be listened on: is the port taken? Set AIVIDEO_API__LISTEN"))?;
     let objects = parts.objects(settings)?;
     let reader = Reader::new(&parts.store);
+    let models = parts.models(settings)?;
     let router = api::router(ApiState {
         store: parts.store.clone(),
         reader: reader.clone(),
         objects: Arc::<Objects>::clone(&objects),
-        providers: providers_of(settings)?,
-        catalogue: settings.catalogue.clone(),
+        providers: models.providers(),
+        catalogue: models.shared(),
         config,
         readiness: Arc::new(Ready { health: Arc::clone(&parts.health), reader: reader.clone() }),
         links: Arc::new(Links(objects)),

@@ -5,6 +5,7 @@ use crate::task::Order;
 use crate::time::{Timestamp, seconds};
 use chrono::TimeDelta;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -37,6 +38,8 @@ pub struct Policy {
     pub poll_first_ms: u64,
     /// Longest pause between polls.
     pub poll_cap_ms: u64,
+    /// Shortest pause between two polls of a job, by provider: what a provider asks for goes before the two above.
+    pub poll_at_least_ms: BTreeMap<String, u64>,
     /// How long a provider may work on a job.
     pub max_running_seconds: u64,
     /// How long a task may wait for a provider to take it.
@@ -76,6 +79,7 @@ impl Default for Policy {
             max_unclear_seconds: 1_800,
             poll_first_ms: 2_000,
             poll_cap_ms: 30_000,
+            poll_at_least_ms: BTreeMap::new(),
             max_running_seconds: 1_800,
             max_waiting_seconds: 3_600,
             max_processing_seconds: 1_800,
@@ -140,14 +144,15 @@ impl Policy {
         }
     }
 
-    /// The pause before poll number `n` (from 0).
+    /// The pause before poll number `n` (from 0) of a job at `provider`.
     #[must_use]
-    pub fn poll_pause(&self, n: u32) -> TimeDelta {
+    pub fn poll_pause(&self, provider: &str, n: u32) -> TimeDelta {
         let mut pause = self.poll_first_ms;
         for _ in 0..n.min(20) {
             pause = (pause + pause / 2).min(self.poll_cap_ms);
         }
-        millis(pause.min(self.poll_cap_ms))
+        let at_least = self.poll_at_least_ms.get(provider).copied().unwrap_or(0);
+        millis(pause.min(self.poll_cap_ms).max(at_least))
     }
 
     /// When the answer of a create call that starts now counts as lost.

@@ -6,7 +6,7 @@ use super::{CancelRule, Next, ProcessManager};
 use crate::attempt::{self, Attempt};
 use crate::message::Message;
 use crate::mutant::{self, Mutant};
-use crate::outcome::{Answer, Call, JobState, Polled};
+use crate::outcome::{Answer, Call, CancelAsked, JobState, Polled};
 use crate::task::{self, ErrorClass, Task};
 use std::time::Duration;
 
@@ -45,10 +45,20 @@ impl ProcessManager for PollProvider {
     fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match (call, answer) {
             (Call::Poll { job }, Answer::Polled(polled)) => conclude_poll(job, polled, turn),
+            (Call::Cancel { job }, Answer::CancelAsked(CancelAsked::Gone))
+                if matches!(turn.case.attempt.state, Attempt::Running { .. }) =>
+            {
+                cancel_confirmed(job, turn)
+            }
             (Call::Cancel { .. }, Answer::CancelAsked(_)) => Ok(Next::Done),
             _ => Err(Declined::stale("not the answer to this call")),
         }
     }
+}
+
+/// The provider confirmed the cancel and forgets the job: nobody will see it as cancelled, so this is its last word.
+pub(super) fn cancel_confirmed(job: &str, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    conclude_poll(job, Polled::State(JobState::Canceled), turn)
 }
 
 /// What an answer about a job leads to, whoever asked.
@@ -99,7 +109,7 @@ fn finished(turn: &mut Turn<'_>) -> Result<(), Declined> {
 fn keep_waiting(turn: &mut Turn<'_>, job: String, polls: u32, answer: &Polled) -> Result<Next, Declined> {
     let (finding, percent, asked) = reading(answer);
     let canceling = matches!(turn.case.task.state, Task::CancelReconciling(_));
-    let pause = if canceling { turn.policy.poll_pause(polls.min(2)) } else { turn.policy.poll_pause(polls + 1) };
+    let pause = turn.poll_pause(if canceling { polls.min(2) } else { polls + 1 });
     let pause = asked.map_or(pause, |asked| {
         let asked = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX).min(turn.policy.backoff_cap_ms);
         pause.max(super::policy::millis(asked))

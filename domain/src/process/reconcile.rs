@@ -1,6 +1,6 @@
 //! Finds out what became of an unclear submit or of a cancel (group `cg.reconcile.v1`).
 
-use super::poll::conclude_poll;
+use super::poll::{cancel_confirmed, conclude_poll};
 use super::submit::{accept, lose_answer, put_off};
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
@@ -98,6 +98,10 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
             note(turn, false, lookups, format!("{count} jobs carry the reference"))?;
             ask_person(turn, format!("{count} jobs at the provider carry the reference of attempt {}", core.id()))?;
         }
+        Found::Impossible => {
+            note(turn, false, lookups, "the provider has no look-up".to_owned())?;
+            ask_person(turn, format!("nobody can look up what became of attempt {}", core.id()))?;
+        }
         Found::Absent => note(turn, true, lookups, "no job carries the reference".to_owned())?,
         Found::Inconclusive { cause } => {
             note(turn, false, lookups, cause)?;
@@ -126,7 +130,9 @@ fn conclude_cancel(job: &str, asked: CancelAsked, turn: &mut Turn<'_>) -> Result
     if !matches!(turn.case.attempt.state, Attempt::Running { .. }) {
         return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
     }
-    // Whatever it said, only the job's own state tells what came of it.
-    let _ = asked;
+    if asked == CancelAsked::Gone {
+        return cancel_confirmed(job, turn);
+    }
+    // Whatever else it said, only the job's own state tells what came of it.
     Ok(Next::Call(Call::Poll { job: job.to_owned() }))
 }

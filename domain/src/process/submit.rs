@@ -107,7 +107,7 @@ pub(super) fn accept(turn: &mut Turn<'_>, job: String, how: Heard) -> Result<(),
     let accepted = turn.attempt(attempt::Command::Accept {
         job: job.clone(),
         how,
-        next_poll_at: now + turn.policy.poll_pause(0),
+        next_poll_at: now + turn.poll_pause(0),
         give_up_at: turn.policy.running_deadline(now),
     });
     if accepted.is_err() {
@@ -143,7 +143,9 @@ pub(super) fn put_off(turn: &mut Turn<'_>, round: u32, reason: &str, asked: Opti
 
 fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<(), Declined> {
     match created {
-        Created::Accepted { job } => accept(turn, job, Heard::Answer),
+        // The id is derived from the attempt, so only a create call of this attempt can have brought it: the job is ours, also
+        // where the facts of that call were lost with a database.
+        Created::Accepted { job } | Created::DuplicateOf { job } => accept(turn, job, Heard::Answer),
         Created::Throttled { retry_after } => put_off(turn, round, "throttled", retry_after),
         Created::NotSent { .. } => put_off(turn, round, "not_sent", None),
         Created::Unknown { .. } if mutant::on(Mutant::ResubmitUnclear) => put_off(turn, round, "timeout", None),

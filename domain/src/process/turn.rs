@@ -14,6 +14,7 @@ use crate::message::kinds::{AttemptRef, TaskRef};
 use crate::mutant::{self, Mutant};
 use crate::task::{self, State, Task, Work};
 use crate::time::Timestamp;
+use chrono::TimeDelta;
 
 /// The message was understood, and leads to nothing. Recorded, acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +127,13 @@ impl<'a> Turn<'a> {
     #[must_use]
     pub const fn new(case: Case, now: Timestamp, policy: &'a Policy) -> Self {
         Self { case, now, policy, changes: Vec::new(), announcements: Vec::new(), notices: Vec::new() }
+    }
+
+    /// The pause before poll number `n` (from 0) of the attempt's job.
+    #[must_use]
+    pub fn poll_pause(&self, n: u32) -> TimeDelta {
+        let provider = self.case.attempt.state.core().map(|core| core.provider.as_str());
+        self.policy.poll_pause(provider.unwrap_or_default(), n)
     }
 
     /// Gives the task a command.

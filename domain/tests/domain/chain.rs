@@ -395,7 +395,13 @@ fn after_a_cancel_the_first_final_word_counts() {
 /// and then ends; it is never a success without one.
 #[test]
 fn a_cancel_that_fails_halfway_ends_all_the_same() {
-    for said in [CancelAsked::Requested, CancelAsked::AlreadyEnded, CancelAsked::NotFound, CancelAsked::Unknown] {
+    for said in [
+        CancelAsked::Requested,
+        CancelAsked::AlreadyEnded,
+        CancelAsked::NotFound,
+        CancelAsked::NotPossible,
+        CancelAsked::Unknown,
+    ] {
         for (word, end) in [
             (JobState::Canceled, State::Canceled),
             (JobState::Failed(fault()), State::Canceled),

@@ -6,7 +6,7 @@ use domain::attempt;
 use domain::message::Message;
 use domain::message::kinds::TaskRef;
 use domain::outcome::{Answer, Call, CancelAsked, Created, Found, JobState, Polled};
-use domain::process::{ApplyCallback, Next, PollProvider, Reconcile, SubmitTask, cancel, wake_up};
+use domain::process::{ApplyCallback, Next, Policy, PollProvider, Reconcile, SubmitTask, cancel, wake_up};
 use domain::task::State;
 
 #[test]
@@ -126,4 +126,58 @@ fn nothing_is_woken_before_its_time() {
     facts.running();
     assert_eq!(wake_up(&facts.case, now()), None, "the poll is not due");
     assert_eq!(wake_up(&facts.case, later(60)), Some(Message::PollDue(facts.about())));
+}
+
+#[test]
+fn a_taken_id_is_this_attempts_own_job() {
+    let mut facts = Facts::submitted();
+    facts.unclear();
+    for at in [10, 60] {
+        let call = facts.find(later(at));
+        facts.conclude(&Reconcile, &call, Answer::Found(Found::Absent), later(at)).0.expect("absent");
+    }
+    let again = facts.called(later(900));
+    let taken = Answer::Created(Created::DuplicateOf { job: "job-1".to_owned() });
+    facts.conclude(&SubmitTask, &again, taken, later(901)).0.expect("an earlier call had arrived");
+    assert_eq!(facts.states(), (State::ProviderRunning, attempt::State::Running));
+    assert_eq!(facts.case.attempt.state.core().and_then(|core| core.job.clone()).as_deref(), Some("job-1"));
+}
+
+#[test]
+fn where_nothing_can_be_looked_up_a_person_is_asked_at_once() {
+    let mut facts = Facts::submitted();
+    facts.unclear();
+    let call = facts.find(later(10));
+    facts.conclude(&Reconcile, &call, Answer::Found(Found::Impossible), later(10)).0.expect("a person is asked");
+    assert_eq!(facts.states(), (State::ManualReview, attempt::State::Unclear));
+}
+
+#[test]
+fn a_cancel_after_which_the_provider_forgets_the_job_is_its_last_word() {
+    let mut facts = Facts::submitted();
+    facts.running();
+    facts.ask(later(5), |turn| cancel(turn, "user:1".to_owned())).expect("it can still be cancelled");
+    let due = facts.reconcile_due();
+    let call = facts.call(&Reconcile, &due, later(5));
+    let gone = || Answer::CancelAsked(CancelAsked::Gone);
+    facts.answer(&Reconcile, &due, &call, gone(), later(6)).0.expect("it is cancelled");
+    assert_eq!(facts.states(), (State::Canceled, attempt::State::Canceled));
+
+    // The first one was lost, and the poll that found the job running asks again.
+    let mut facts = Facts::submitted();
+    facts.running();
+    facts.ask(later(5), |turn| cancel(turn, "user:1".to_owned())).expect("it can still be cancelled");
+    let call = Call::Cancel { job: "job-1".to_owned() };
+    let due = Message::PollDue(facts.about());
+    facts.answer(&PollProvider, &due, &call, gone(), later(30)).0.expect("it is cancelled");
+    assert_eq!(facts.states(), (State::Canceled, attempt::State::Canceled));
+}
+
+#[test]
+fn a_provider_is_polled_no_faster_than_it_asks() {
+    let mut policy = Policy::default();
+    policy.poll_at_least_ms.insert("slow".to_owned(), 45_000);
+    let pause = |provider: &str, n| policy.poll_pause(provider, n).num_milliseconds();
+    assert_eq!((pause("slow", 0), pause("slow", 20)), (45_000, 45_000));
+    assert_eq!((pause("other", 0), pause("other", 20)), (2_000, 30_000));
 }

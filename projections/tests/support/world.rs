@@ -220,7 +220,7 @@ impl World {
     /// A provider calls back about a task's first attempt, perhaps with a job nobody knows.
     pub async fn call_back(&self, task: TaskId, job: String) -> Result<()> {
         let fact = CallbackFact {
-            provider: "simulated",
+            provider: "simulated".to_owned(),
             delivery: Uuid::new_v4().to_string(),
             attempt: AttemptId::of(task, 1),
             job,

@@ -1,7 +1,7 @@
 //! Believing a callback, or not.
 
-use super::wire::{CallbackBody, is_job_id, reference, reference_in_query};
-use crate::signature::SigningKey;
+use super::wire::CallbackBody;
+use crate::shared::{SigningKey, is_job_id, plain_header, reference, reference_in_query, whole_seconds};
 use domain::time::Timestamp;
 use std::time::Duration;
 use workers::ports::{Callback, CallbackRefused};
@@ -17,7 +17,7 @@ pub(super) fn read(
     body: &[u8],
     now: Timestamp,
 ) -> Result<Callback, CallbackRefused> {
-    let required = |name: &str| header(name).filter(|value| !value.is_empty()).ok_or(CallbackRefused::Unsigned);
+    let required = |name: &str| plain_header(header, name).ok_or(CallbackRefused::Unsigned);
     let delivery = required("webhook-id")?;
     let timestamp = required("webhook-timestamp")?;
     let signatures = required("webhook-signature")?;
@@ -43,9 +43,4 @@ pub(super) fn read(
         _ => {}
     }
     Ok(Callback { delivery, attempt, job: told.id })
-}
-
-/// Digits only: `i64::from_str` would also take a sign.
-fn whole_seconds(text: &str) -> Option<i64> {
-    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }

@@ -4,17 +4,18 @@
 //! that read everything in the window may say [`Found::Absent`]: the caller submits again on that word.
 
 use super::Replicate;
-use super::exchange::{MAX_PAGE_BYTES, Reply, exchange};
 use super::wire::Page;
+use crate::shared::{MAX_PAGE_BYTES, Reply};
 use chrono::{DateTime, Utc};
 use domain::id::AttemptId;
+use reqwest::Method;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use url::Url;
 use workers::ports::Found;
 
 pub(super) async fn find(adapter: &Replicate, attempt: AttemptId) -> Found {
-    let mut url = adapter.addresses.api(["predictions"]);
+    let mut url = adapter.service.at(&["predictions"]);
     let mut seen = Seen::default();
     for _ in 0..adapter.config.find_max_pages {
         let (page, oldest_wanted) = match page(adapter, url).await {
@@ -27,7 +28,7 @@ pub(super) async fn find(adapter: &Replicate, attempt: AttemptId) -> Found {
         }
         match page.next {
             None => return seen.verdict(),
-            Some(next) => match adapter.addresses.page(&next) {
+            Some(next) => match adapter.page(&next) {
                 Some(next) => url = next,
                 None => {
                     return Found::Inconclusive { cause: "the list leads to another address".to_owned() };
@@ -40,12 +41,12 @@ pub(super) async fn find(adapter: &Replicate, attempt: AttemptId) -> Found {
 
 /// Reads one page; with it comes the instant before which jobs no longer matter, by the provider's clock.
 async fn page(adapter: &Replicate, url: Url) -> Result<(Page, DateTime<Utc>), String> {
-    let request = adapter.clients.other.get(url);
-    let reply = exchange(request, adapter.config.request_timeout(), MAX_PAGE_BYTES).await.map_err(|no| no.cause())?;
+    let request = adapter.service.request(Method::GET, url);
+    let reply = adapter.service.ask(request, MAX_PAGE_BYTES).await.map_err(|no| no.cause())?;
     if !reply.status.is_success() {
         return Err(format!("http {}", reply.status.as_u16()));
     }
-    let page = serde_json::from_slice(&reply.body).map_err(|_| "the list is not readable".to_owned())?;
+    let page = reply.json().ok_or("the list is not readable")?;
     Ok((page, oldest_wanted(&reply, adapter.config.find_window_s)))
 }
 

@@ -4,28 +4,46 @@ mod callback;
 mod cancel;
 mod config;
 mod create;
-mod exchange;
 mod find;
 mod poll;
-pub mod retry_after;
-mod text;
 mod wire;
 
-pub use config::{ReplicateConfig, ReplicateConfigError};
+pub use config::ReplicateConfig;
 
-use crate::signature::SigningKey;
-use config::Addresses;
+use crate::shared::{CallbackAddress, ConfigError, Service, SigningKey};
 use domain::id::AttemptId;
 use domain::time::Timestamp;
-use exchange::Clients;
 use futures_util::future::BoxFuture;
-use workers::ports::{Callback, CallbackRefused, CancelAsked, CreateOrder, Created, Found, Polled, Provider};
+use std::time::Duration;
+use url::Url;
+use workers::catalogue::{Input, Model};
+use workers::ports::{
+    Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
+    FindOrder, Found, LookUp, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
+};
+
+/// What Replicate can do.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    dedupe: Dedupe::None,
+    reference: ClientReference::CallbackAddressShown,
+    look_up: LookUp::ListByReference,
+    cancel: CancelKind::Unfinished,
+    cancel_forgets: false,
+    webhook: WebhookScheme::Hmac,
+    progress: Progress::None,
+    output: Output::RefreshableAddress,
+    usage: Usage::Seconds,
+    throttle: Throttle::Refuses,
+    min_poll_interval: Duration::ZERO,
+    // The record stays; the output of a job made by API goes after an hour.
+    record_retention: None,
+};
 
 /// The adapter. Cheap to share; holds two HTTP clients (one that never reuses a connection, for create) and no state of its own.
 pub struct Replicate {
     config: ReplicateConfig,
-    addresses: Addresses,
-    clients: Clients,
+    service: Service,
+    callbacks: CallbackAddress,
     key: SigningKey,
 }
 
@@ -33,33 +51,55 @@ impl Replicate {
     /// Checks the configuration and builds the adapter. Nothing is sent.
     ///
     /// # Errors
-    /// [`ReplicateConfigError`] names the setting that is wrong, never its value.
-    pub fn new(config: ReplicateConfig) -> Result<Self, ReplicateConfigError> {
-        let addresses = Addresses::check(&config)?;
+    /// [`ConfigError`] names the setting that is wrong, never its value.
+    pub fn new(name: &str, config: ReplicateConfig) -> Result<Self, ConfigError> {
+        config.check()?;
         let key = config.signing_key()?;
-        let clients = Clients::build(&config)?;
-        Ok(Self { config, addresses, clients, key })
+        let callbacks = CallbackAddress::signed_elsewhere(name, &config.callback_base_url)?;
+        let service = Service::new(name, &config.connection, config::BASE_URL, "Bearer", &[])?;
+        Ok(Self { config, service, callbacks, key })
     }
 
     /// The address that the provider calls when the attempt's job ends. It carries our reference: the create reply may be
     /// lost, this is not.
     #[must_use]
     pub fn callback_url(&self, attempt: AttemptId) -> String {
-        self.addresses.callback(attempt).into()
+        self.callbacks.of(attempt, "").into()
+    }
+
+    /// Takes a page address that the provider gave only if it is the list at the provider itself: the token goes with it.
+    fn page(&self, next: &str) -> Option<Url> {
+        let list = self.service.at(&["predictions"]);
+        let url = list.join(next).ok()?;
+        (self.service.is_ours(&url) && url.path() == list.path()).then_some(url)
     }
 }
 
 impl Provider for Replicate {
-    fn name(&self) -> &'static str {
-        "replicate"
+    fn name(&self) -> &str {
+        &self.service.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn check_model(&self, name: &str, model: &Model) -> Result<(), String> {
+        for input in [Input::Text, Input::Image] {
+            let at_provider = model.at_provider(name, input);
+            if create::model_path(at_provider).is_none() {
+                return Err(format!("provider_model {at_provider:?} must be owner/name, as Replicate writes models"));
+            }
+        }
+        Ok(())
     }
 
     fn create<'a>(&'a self, order: &'a CreateOrder) -> BoxFuture<'a, Created> {
         Box::pin(create::create(self, order))
     }
 
-    fn find(&self, attempt: AttemptId) -> BoxFuture<'_, Found> {
-        Box::pin(find::find(self, attempt))
+    fn find<'a>(&'a self, order: &'a FindOrder) -> BoxFuture<'a, Found> {
+        Box::pin(find::find(self, order.attempt))
     }
 
     fn poll<'a>(&'a self, job: &'a str) -> BoxFuture<'a, Polled> {

@@ -1,33 +1,23 @@
 //! The provider's JSON, read leniently: only what we need must be there, so that a new or odd field elsewhere changes nothing.
 
-use super::text;
+use crate::shared::{Refusal, Reply, Service, is_job_id, media_address, reference, text};
 use domain::id::AttemptId;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use url::Url;
+use serde_json::{Map, Value};
 use workers::ports::{FaultClass, JobState, ProviderFault};
 
 /// Body of a create call.
 #[derive(Serialize)]
 pub(super) struct CreateBody<'a> {
-    pub(super) input: Input<'a>,
+    pub(super) input: Map<String, Value>,
     pub(super) webhook: &'a str,
     pub(super) webhook_events_filter: [&'static str; 1],
 }
 
-/// The model's input.
-#[derive(Serialize)]
-pub(super) struct Input<'a> {
-    pub(super) prompt: &'a str,
-    pub(super) duration: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) image: Option<&'a str>,
-}
-
 /// All that a create reply must hold.
 #[derive(Deserialize)]
-pub(super) struct CreateReply {
-    pub(super) id: String,
+struct CreateReply {
+    id: String,
 }
 
 /// A page of the job list.
@@ -69,7 +59,7 @@ pub(super) struct CallbackBody {
 
 /// RFC 7807, as this provider writes it.
 #[derive(Deserialize)]
-pub(super) struct Problem {
+struct Problem {
     #[serde(default)]
     title: Value,
     #[serde(default)]
@@ -77,12 +67,28 @@ pub(super) struct Problem {
     #[serde(default)]
     status: Value,
     #[serde(default)]
-    pub(super) retry_after: Option<Value>,
+    retry_after: Option<Value>,
+}
+
+/// The job that a create reply names.
+pub(super) fn accepted(reply: &Reply) -> Option<String> {
+    reply.json::<CreateReply>().map(|created| created.id).filter(|id| is_job_id(id))
+}
+
+/// The provider's own structured refusal, if that is what the body is. A page from a proxy in between is not.
+pub(super) fn refusal(reply: &Reply) -> Option<Refusal> {
+    let status = reply.status.as_u16();
+    let problem: Problem = reply.json()?;
+    problem.speaks_for(status).then(|| Refusal {
+        code: format!("http_{status}"),
+        said: problem.said(),
+        retry_after: problem.retry_after,
+    })
 }
 
 impl Problem {
     /// Whether this is the provider's own refusal for this HTTP status: it names the trouble, and does not name another status.
-    pub(super) fn speaks_for(&self, status: u16) -> bool {
+    fn speaks_for(&self, status: u16) -> bool {
         let named = is_said(&self.detail) || is_said(&self.title);
         named && self.status.as_u64().is_none_or(|said| said == u64::from(status))
     }
@@ -90,17 +96,6 @@ impl Problem {
     /// Title and detail in one line.
     fn said(&self) -> String {
         [&self.title, &self.detail].into_iter().filter(|value| is_said(value)).map(plain).collect::<Vec<_>>().join(": ")
-    }
-
-    /// The refusal as a fault. `private` must not show in it.
-    pub(super) fn fault(&self, status: u16, markers: &[String], private: &[&str]) -> ProviderFault {
-        let message = text::message(&self.said(), private);
-        let class = match status {
-            401..=403 if !is_moderation(&message, markers) => FaultClass::Account,
-            _ if is_moderation(&message, markers) => FaultClass::Moderation,
-            _ => FaultClass::BadRequest,
-        };
-        ProviderFault { class, code: format!("http_{status}"), message }
     }
 }
 
@@ -122,12 +117,12 @@ impl Prediction {
     }
 
     /// The job's state in the port's words.
-    pub(super) fn state(&self, markers: &[String], token: &str) -> JobState {
+    pub(super) fn state(&self, service: &Service) -> JobState {
         match self.status.as_str() {
             "starting" => JobState::Queued,
             "processing" => JobState::Running { percent: None },
             "succeeded" => self.succeeded(),
-            "failed" => JobState::Failed(self.failure(markers, token)),
+            "failed" => JobState::Failed(self.failure(service)),
             // `aborted` is a cancellation before the job had started.
             "canceled" | "aborted" => JobState::Canceled,
             other => JobState::Unrecognised { raw: text::code(other) },
@@ -145,11 +140,11 @@ impl Prediction {
         }
     }
 
-    fn failure(&self, markers: &[String], token: &str) -> ProviderFault {
+    fn failure(&self, service: &Service) -> ProviderFault {
         let prompt = self.input.get("prompt").and_then(Value::as_str).unwrap_or_default();
-        let message = text::message(&plain(&self.error), &[prompt, token]);
-        let class = if is_moderation(&message, markers) { FaultClass::Moderation } else { FaultClass::Internal };
-        ProviderFault { class, code: error_code(&message).unwrap_or_else(|| "failed".to_owned()), message }
+        let said = plain(&self.error);
+        let code = error_code(&said).unwrap_or_else(|| "failed".to_owned());
+        service.fault(FaultClass::Internal, &code, &said, &[prompt])
     }
 
     fn usage_millis(&self) -> Option<u64> {
@@ -163,37 +158,9 @@ impl Prediction {
     }
 }
 
-/// Our reference in a callback address; `None` for addresses that are not ours.
-pub(super) fn reference(callback_url: &str) -> Option<AttemptId> {
-    let url = Url::parse(callback_url).ok()?;
-    reference_in_query(url.query()?)
-}
-
-/// Our reference in a callback's query. Two of them are no reference: we never write two.
-pub(super) fn reference_in_query(query: &str) -> Option<AttemptId> {
-    let mut values = url::form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "ref");
-    let (_, value) = values.next()?;
-    if values.next().is_some() {
-        return None;
-    }
-    value.parse().ok()
-}
-
-/// Whether a text can be a job id that we may put into an address.
-pub(super) fn is_job_id(id: &str) -> bool {
-    (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-}
-
 /// Output is a URL or a list of them, depending on the model; of a list the first is the video.
 fn output_url(output: &Value) -> Option<String> {
-    let text = output.as_str().or_else(|| output.get(0).and_then(Value::as_str))?;
-    let url = Url::parse(text).ok()?;
-    (matches!(url.scheme(), "http" | "https") && url.host().is_some()).then(|| text.to_owned())
-}
-
-fn is_moderation(message: &str, markers: &[String]) -> bool {
-    let message = message.to_lowercase();
-    markers.iter().any(|marker| !marker.is_empty() && message.contains(&marker.to_lowercase()))
+    media_address(output).or_else(|| media_address(output.get(0)?))
 }
 
 /// Codes stand in brackets at the end of an error text, such as `(E005)`.

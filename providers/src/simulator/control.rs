@@ -60,6 +60,12 @@ pub(super) async fn resume(State(world): State<Arc<World>>) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
+/// `POST /_sim/rotate_key`: callbacks are signed with the next key from now on.
+pub(super) async fn rotate_key(State(world): State<Arc<World>>) -> StatusCode {
+    world.dialect.rotate_key();
+    StatusCode::NO_CONTENT
+}
+
 /// While the simulator is "down", a proxy answers for it.
 pub(super) async fn unless_down(State(world): State<Arc<World>>, request: Request, next: Next) -> Response {
     if world.is_down() {
@@ -75,9 +81,8 @@ pub(super) async fn authenticated(
     request: Request,
     next: Next,
 ) -> Response {
-    let given = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if given.strip_prefix("Bearer ") != Some(world.config.token.expose()) {
-        return super::reply::problem(401, "Unauthenticated", "You did not pass a valid authentication token");
+    if !world.dialect.is_authentic(&headers, world.config.token.expose()) {
+        return world.dialect.unauthenticated();
     }
     next.run(request).await.into_response()
 }

@@ -25,6 +25,11 @@ pub(super) struct Accepted {
     pub(super) id: String,
     pub(super) client_ref: String,
     pub(super) model: String,
+    /// What the video should show; the wishes stand in it.
+    pub(super) prompt: String,
+    /// Length of the video in whole seconds.
+    pub(super) seconds: u64,
+    /// The request's own body, as far as the provider shows it again.
     pub(super) input: Value,
     pub(super) webhook: Option<String>,
     pub(super) events: Value,

@@ -12,6 +12,7 @@
 //! | `never` | the job never ends by itself |
 //! | `refuse=STATUS`, `refuse=moderation` | the create call is refused, nothing is accepted |
 //! | `fail=internal`, `fail=moderation` | the job fails after it ran |
+//! | `fail=expired`, `fail=hidden` | it expires, or looks like a success until its output is asked for, where the provider has such ends |
 //! | `throttle=N` | the first N creates of the reference answer 429, `Retry-After: 1` |
 //! | `drop=before`, `drop=after` | the connection closes without a reply, before or after the job was accepted |
 //! | `5xx=before`, `5xx=after` | a proxy's 502 page, before or after |
@@ -24,19 +25,26 @@
 //! | `expire=N` | N output addresses answer 403; looking at the job again then gives a fresh one |
 //! | `status=weird` | half of the run shows an unknown status word |
 //! | `cancel=fail:N`, `cancel=late` | the first N (1) cancels answer 500; or a cancel is accepted and the job succeeds all the same |
+//! | `conflict=STATUS` | an id that is taken is refused with this status (400), where the caller chooses ids |
 //! | `list=late:MS` | the job list does not show the job before it is so old (1000) |
 //!
 //! Beside the API: `GET /_sim/jobs`, `GET /_sim/counters`, `POST /_sim/down {"for_ms": N}`, `POST /_sim/pause`,
-//! `POST /_sim/resume`. `max_per_ref` of the counters is the witness for "never submitted twice"; it survives a kill.
+//! `POST /_sim/resume`, `POST /_sim/rotate_key` (where keys are published). `max_per_ref` of the counters is the witness for "never submitted twice"; it survives a kill.
 
-mod api;
+mod ark;
 mod connection;
 mod control;
+mod create;
+mod dialect;
+mod fal;
 mod files;
 mod journal;
 mod render;
+mod replicate;
 mod reply;
 mod run;
+mod runware;
+mod runway;
 mod script;
 mod world;
 
@@ -45,6 +53,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use connection::{Doorway, Wire};
+pub use dialect::Kind;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -77,8 +86,12 @@ pub struct SimulatorConfig {
     pub ffmpeg: PathBuf,
     /// The API token that callers must send.
     pub token: Secret,
-    /// The secret that callbacks are signed with, `whsec_…`.
-    pub webhook_secret: Secret,
+    /// Whose API it speaks.
+    #[serde(default)]
+    pub kind: Kind,
+    /// The secret that callbacks are signed with, `whsec_…`; only Replicate signs with one.
+    #[serde(default)]
+    pub webhook_secret: Option<Secret>,
     /// How long a job runs when its prompt does not say, in milliseconds.
     #[serde(default = "default_duration_ms")]
     pub default_duration_ms: u64,
@@ -182,12 +195,11 @@ async fn supervise(mut queue: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
 }
 
 fn router(world: Arc<World>) -> Router {
-    let api = Router::new()
-        .route("/v1/models/{owner}/{name}/predictions", post(api::create))
-        .route("/v1/predictions", get(api::list))
-        .route("/v1/predictions/{id}", get(api::get))
-        .route("/v1/predictions/{id}/cancel", post(api::cancel))
+    let api = world
+        .dialect
+        .routes()
         .layer(from_fn_with_state(Arc::clone(&world), control::authenticated))
+        .merge(world.dialect.open_routes())
         .route("/files/{file}", get(files::get))
         .layer(from_fn_with_state(Arc::clone(&world), control::unless_down));
     Router::new()
@@ -196,6 +208,7 @@ fn router(world: Arc<World>) -> Router {
         .route("/_sim/down", post(control::down))
         .route("/_sim/pause", post(control::pause))
         .route("/_sim/resume", post(control::resume))
+        .route("/_sim/rotate_key", post(control::rotate_key))
         .merge(api)
         .with_state(world)
 }

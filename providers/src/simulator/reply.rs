@@ -19,12 +19,6 @@ pub(super) fn problem(status: u16, title: &str, detail: &str) -> Response {
     response
 }
 
-/// The provider throttles: the wait is in the header and in the body.
-pub(super) fn throttled() -> Response {
-    let body = json!({ "detail": "Request was throttled.", "status": 429, "retry_after": 1 });
-    (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], Json(body)).into_response()
-}
-
 /// What a proxy in front of the provider says.
 pub(super) fn proxy_page(status: StatusCode) -> Response {
     let page = format!("<html><body><h1>{status}</h1><hr>proxy</body></html>");

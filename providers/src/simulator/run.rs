@@ -2,7 +2,7 @@
 
 use super::render;
 use super::script::Failure;
-use super::world::{Job, Stage, World, now_ms};
+use super::world::{Job, Stage, World};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +12,6 @@ const QUEUE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 5;
 /// The wait after the first try; it doubles.
 const BACK_OFF: Duration = Duration::from_millis(200);
-
-const INTERNAL: &str = "Director: unexpected error handling prediction (E6716)";
-const MODERATION: &str = "The input or output was flagged as sensitive. Please try again with different inputs. (E005)";
 
 /// Lives a job from its acceptance to its end.
 pub(super) async fn live(world: Arc<World>, job: Job) {
@@ -38,13 +35,12 @@ pub(super) async fn live(world: Arc<World>, job: Job) {
 /// Brings a job to the end that its script asks for; `false` if it has ended otherwise meanwhile.
 pub(super) async fn finish(world: &World, job: &Job) -> bool {
     let stage = match job.script.fail {
-        Some(Failure::Internal) => Stage::Failed(INTERNAL.to_owned()),
-        Some(Failure::Moderation) => Stage::Failed(MODERATION.to_owned()),
+        Some(failure) => Stage::Failed(failure),
         None => match render::video(world, job.video_seconds()).await {
             Ok(_) => Stage::Succeeded,
             Err(error) => {
                 tracing::error!(%error, "the simulator can not make a video");
-                Stage::Failed("the simulator can not make a video".to_owned())
+                Stage::Failed(Failure::Internal)
             }
         },
     };
@@ -67,22 +63,11 @@ pub(super) async fn tell(world: &World, id: &str) {
 async fn deliver(world: &World, id: &str, address: &str) {
     let mut pause = BACK_OFF;
     for attempt in 1..=TRIES {
-        let Some(shown) = world.job(id).map(|job| world.render(&job)) else {
+        let Some(notice) = world.job(id).map(|job| world.dialect.notice(world, &job)) else {
             return;
         };
-        // Written with line breaks: a receiver that parses and writes the body again before it checks the signature fails.
-        let body = format!("{shown:#}\n");
-        let delivery = format!("msg_{id}");
-        let timestamp = (now_ms() / 1_000).to_string();
-        let signature = world.key.sign(&delivery, &timestamp, body.as_bytes());
-        let request = world
-            .http
-            .post(address)
-            .header("content-type", "application/json")
-            .header("webhook-id", &delivery)
-            .header("webhook-timestamp", &timestamp)
-            .header("webhook-signature", signature)
-            .body(body);
+        let request = world.http.post(address).header("content-type", "application/json").headers(notice.headers);
+        let request = request.body(notice.body);
         if request.send().await.is_ok_and(|answer| answer.status().is_success()) {
             return;
         }
@@ -92,4 +77,17 @@ async fn deliver(world: &World, id: &str, address: &str) {
         }
     }
     tracing::warn!(job = id, "the simulator gave a callback up");
+}
+
+/// Takes a cancel as the job's script says: `None` for an unknown job, `false` where it is to fail.
+pub(super) fn cancel(world: &Arc<World>, id: &str) -> Option<bool> {
+    let (fails, ignored) = world.change(id, |job| {
+        job.cancels += 1;
+        (job.cancels <= job.script.cancel_fails, job.script.cancel_ignored)
+    })?;
+    if !fails && !ignored && world.end(id, Stage::Canceled) {
+        let (teller, id) = (Arc::clone(world), id.to_owned());
+        world.start(async move { tell(&teller, &id).await });
+    }
+    Some(!fails)
 }

@@ -45,6 +45,26 @@ pub(super) enum Refusal {
 pub(super) enum Failure {
     Internal,
     Moderation,
+    /// It waited too long inside the provider; where a provider has no word for that, it is internal.
+    Expired,
+    /// It looks like a success until its output is asked for, where a provider can look so; otherwise it is internal.
+    Hidden,
+}
+
+impl Failure {
+    /// The word in the tag and in the journal.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::Moderation => "moderation",
+            Self::Expired => "expired",
+            Self::Hidden => "hidden",
+        }
+    }
+
+    pub(super) fn of(word: &str) -> Option<Self> {
+        [Self::Internal, Self::Moderation, Self::Expired, Self::Hidden].into_iter().find(|it| it.word() == word)
+    }
 }
 
 /// The wishes of one prompt. The default is a job that works.
@@ -73,6 +93,8 @@ pub(super) struct Script {
     /// The first so many cancels answer 500.
     pub(super) cancel_fails: u32,
     pub(super) cancel_ignored: bool,
+    /// The HTTP status with which a taken id is refused, where the caller chooses ids.
+    pub(super) conflict_status: u16,
     /// The list does not show the job before it is so old.
     pub(super) list_delay_ms: u64,
 }
@@ -97,6 +119,7 @@ impl Default for Script {
             weird_status: false,
             cancel_fails: 0,
             cancel_ignored: false,
+            conflict_status: 400,
             list_delay_ms: 0,
         }
     }
@@ -129,9 +152,10 @@ impl Script {
             "throttle" => self.throttle = value.parse().ok()?,
             "cut" => self.cut = value.parse().ok()?,
             "expire" => self.expire = value.parse().ok()?,
+            "conflict" => self.conflict_status = value.parse().ok().filter(|it| (200..500).contains(it))?,
             "never" => self.never = true,
             "refuse" => self.refuse = Some(refusal(value)?),
-            "fail" => self.fail = Some(failure(value)?),
+            "fail" => self.fail = Some(Failure::of(value)?),
             "status" if value == "weird" => self.weird_status = true,
             "list" if value == "late" => self.list_delay_ms = number.unwrap_or(1_000).into(),
             "callback" => self.callback(value, number)?,
@@ -174,14 +198,6 @@ fn refusal(value: &str) -> Option<Refusal> {
     match value {
         "moderation" => Some(Refusal::Moderation),
         status => status.parse().ok().filter(|status| (400..500).contains(status)).map(Refusal::Status),
-    }
-}
-
-fn failure(value: &str) -> Option<Failure> {
-    match value {
-        "internal" => Some(Failure::Internal),
-        "moderation" => Some(Failure::Moderation),
-        _ => None,
     }
 }
 

@@ -1,16 +1,20 @@
 //! All that the simulator knows: jobs, counters, and whether it is down or paused.
 
+use super::dialect::Dialect;
 use super::journal::{Accepted, Journal, Line};
-use super::script::Script;
+use super::script::{Failure, Script};
 use super::{SimulatorConfig, SimulatorError};
-use crate::signature::SigningKey;
 use chrono::{DateTime, SecondsFormat, Utc};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
+
+/// A status word that no provider has.
+pub(super) const WEIRD: &str = "migrating";
 
 /// Where a job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub(super) enum Stage {
     Weird,
     Processing,
     Succeeded,
-    Failed(String),
+    Failed(Failure),
     Canceled,
 }
 
@@ -28,12 +32,17 @@ impl Stage {
     pub(super) const fn word(&self) -> &'static str {
         match self {
             Self::Starting => "starting",
-            Self::Weird => "migrating",
+            Self::Weird => WEIRD,
             Self::Processing => "processing",
             Self::Succeeded => "succeeded",
             Self::Failed(_) => "failed",
             Self::Canceled => "canceled",
         }
+    }
+
+    /// How it failed, where it did.
+    pub(super) const fn failure(&self) -> Option<Failure> {
+        if let Self::Failed(failure) = self { Some(*failure) } else { None }
     }
 
     pub(super) const fn is_end(&self) -> bool {
@@ -49,6 +58,8 @@ pub(super) struct Job {
     pub(super) stage: Stage,
     pub(super) ended_ms: Option<i64>,
     pub(super) cancels: u32,
+    /// Whether its record was removed: it can not be asked about any more, and was paid for all the same.
+    pub(super) removed: bool,
     pub(super) downloads: u32,
     /// Number of the current output address, from 1.
     pub(super) address: u32,
@@ -58,27 +69,34 @@ pub(super) struct Job {
 
 impl Job {
     fn new(facts: Accepted) -> Self {
-        let prompt = facts.input.get("prompt").and_then(Value::as_str).unwrap_or_default();
-        let script = Script::of(prompt).unwrap_or_default();
+        let script = Script::of(&facts.prompt).unwrap_or_default();
         Self {
             facts,
             script,
             stage: Stage::Starting,
             ended_ms: None,
             cancels: 0,
+            removed: false,
             downloads: 0,
             address: 1,
             address_refused: false,
         }
     }
 
-    /// Length of the video that was asked for, in whole seconds from 1 to 10.
+    /// Length of the video, as far as one is made: from 1 to 10 seconds.
     pub(super) fn video_seconds(&self) -> u64 {
-        self.facts
-            .input
-            .get("duration")
-            .and_then(Value::as_f64)
-            .map_or(5, |asked| asked.clamp(1.0, 10.0).round() as u64)
+        self.facts.seconds.clamp(1, 10)
+    }
+
+    /// How long it took, in seconds, once it has ended.
+    pub(super) fn took(&self) -> Option<f64> {
+        self.ended_ms.map(|ended| ended.saturating_sub(self.facts.created_ms) as f64 / 1_000.0)
+    }
+
+    /// Whether a list or a look-up shows it already.
+    pub(super) fn is_visible(&self) -> bool {
+        let delay = i64::try_from(self.script.list_delay_ms).unwrap_or(i64::MAX);
+        now_ms().saturating_sub(self.facts.created_ms) >= delay
     }
 }
 
@@ -92,7 +110,7 @@ struct Book {
 /// The simulator's state, shared by all handlers. Locks are held for moments, never across an await.
 pub(super) struct World {
     pub(super) config: SimulatorConfig,
-    pub(super) key: SigningKey,
+    pub(super) dialect: Box<dyn Dialect>,
     pub(super) public_url: String,
     pub(super) http: reqwest::Client,
     pub(super) rendering: tokio::sync::Mutex<()>,
@@ -112,7 +130,7 @@ impl World {
         work: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, SimulatorError> {
-        let key = SigningKey::parse(&config.webhook_secret).map_err(|bad| SimulatorError::Secret(bad.to_string()))?;
+        let dialect = config.kind.dialect(&config)?;
         if config.token.expose().is_empty() {
             return Err(SimulatorError::Token);
         }
@@ -127,7 +145,7 @@ impl World {
             .map_err(|_| SimulatorError::Client)?;
         Ok(Self {
             config,
-            key,
+            dialect,
             public_url,
             http,
             rendering: tokio::sync::Mutex::default(),
@@ -198,7 +216,7 @@ impl World {
         if ended != Some(true) {
             return false;
         }
-        let error = if let Stage::Failed(error) = &stage { Some(error.clone()) } else { None };
+        let error = stage.failure().map(|failure| failure.word().to_owned());
         let line = Line::Ended { id: id.to_owned(), status: stage.word().to_owned(), error, at_ms };
         if let Err(error) = lock(&self.journal).append(&line) {
             tracing::error!(kind = ?error.kind(), "the simulator's journal can not be written");
@@ -219,11 +237,21 @@ impl World {
     pub(super) fn counters(&self) -> Value {
         let book = lock(&self.book);
         let mut by_ref = BTreeMap::<&str, u32>::new();
+        let mut billed = BTreeMap::<&str, u64>::new();
         for job in &book.jobs {
             *by_ref.entry(&job.facts.client_ref).or_default() += 1;
+            if job.stage == Stage::Succeeded {
+                *billed.entry(&job.facts.client_ref).or_default() += job.video_seconds();
+            }
         }
         let most = by_ref.values().max().copied().unwrap_or(0);
-        json!({ "accepted": book.jobs.len(), "by_ref": by_ref, "creates": book.asked, "max_per_ref": most })
+        json!({
+            "accepted": book.jobs.len(),
+            "by_ref": by_ref,
+            "creates": book.asked,
+            "max_per_ref": most,
+            "billed_seconds": billed,
+        })
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -260,50 +288,19 @@ impl World {
         }
     }
 
-    /// The job as the provider's JSON. Looking at a job whose output address was refused makes a fresh one.
-    pub(super) fn shown(&self, id: &str) -> Option<Value> {
-        let job = self.change(id, |job| {
+    /// A look at a job by its id: one whose output address was refused has a fresh one from then on.
+    pub(super) fn look(&self, id: &str) -> Option<Job> {
+        self.change(id, |job| {
             if std::mem::take(&mut job.address_refused) {
                 job.address += 1;
             }
             job.clone()
-        })?;
-        Some(self.render(&job))
+        })
     }
 
-    /// A job as the provider's JSON.
-    pub(super) fn render(&self, job: &Job) -> Value {
-        let facts = &job.facts;
-        let (id, base) = (&facts.id, &self.public_url);
-        let error = if let Stage::Failed(error) = &job.stage { json!(error) } else { Value::Null };
-        let output =
-            if job.stage == Stage::Succeeded { json!([self.output_url(id, job.address)]) } else { Value::Null };
-        let seconds = |ended: i64| ended.saturating_sub(facts.created_ms) as f64 / 1_000.0;
-        let metrics = job
-            .ended_ms
-            .map_or(json!({}), |ended| json!({ "predict_time": seconds(ended), "total_time": seconds(ended) }));
-        json!({
-            "id": id,
-            "model": facts.model,
-            "version": "simulated",
-            "status": job.stage.word(),
-            "input": facts.input,
-            "output": output,
-            "error": error,
-            "logs": "",
-            "data_removed": false,
-            "source": "api",
-            "metrics": metrics,
-            "webhook": facts.webhook,
-            "webhook_events_filter": facts.events,
-            "created_at": rfc3339(facts.created_ms),
-            "started_at": (job.stage != Stage::Starting).then(|| rfc3339(facts.created_ms)),
-            "completed_at": job.ended_ms.map(rfc3339),
-            "urls": {
-                "get": format!("{base}/v1/predictions/{id}"),
-                "cancel": format!("{base}/v1/predictions/{id}/cancel"),
-            },
-        })
+    /// The current address of a job's output, once it has one.
+    pub(super) fn output(&self, job: &Job) -> Option<String> {
+        (job.stage == Stage::Succeeded).then(|| self.output_url(&job.facts.id, job.address))
     }
 
     fn output_url(&self, id: &str, number: u32) -> String {
@@ -312,7 +309,8 @@ impl World {
 
     /// What makes an output address work: nobody can make one up.
     pub(super) fn output_key(&self, id: &str, number: u32) -> String {
-        hex::encode(self.key.sign(id, &number.to_string(), b"output"))
+        let text = format!("{id}\n{number}\n{}", self.config.token.expose());
+        hex::encode(Sha256::digest(text))
     }
 }
 
@@ -329,7 +327,7 @@ impl Book {
                         job.stage = match status.as_str() {
                             "succeeded" => Stage::Succeeded,
                             "canceled" => Stage::Canceled,
-                            _ => Stage::Failed(error.unwrap_or_default()),
+                            _ => Stage::Failed(error.as_deref().and_then(Failure::of).unwrap_or(Failure::Internal)),
                         };
                     }
                 }

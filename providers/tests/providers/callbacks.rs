@@ -6,7 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::id::AttemptId;
 use hmac::{Hmac, KeyInit, Mac};
-use providers::replicate::{Replicate, ReplicateConfigError};
+use providers::ConfigError;
+use providers::replicate::Replicate;
 use sha2::Sha256;
 use workers::ports::{Callback, CallbackRefused, Provider};
 
@@ -49,7 +50,7 @@ impl Sent {
     }
 
     fn read_at(&self, now: DateTime<Utc>) -> anyhow::Result<Result<Callback, CallbackRefused>> {
-        let adapter = Replicate::new(config("https://api.example/v1", "https://video.example"))?;
+        let adapter = Replicate::new("replicate", config("https://api.example/v1", "https://video.example"))?;
         let header = |name: &str| match name {
             "webhook-id" => self.id.clone(),
             "webhook-timestamp" => self.timestamp.clone(),
@@ -76,7 +77,7 @@ fn a_published_example_verifies() -> anyhow::Result<()> {
     // The example of the Standard Webhooks specification, with its secret, id, timestamp, body and signature.
     let mut config = config("https://api.example/v1", "https://video.example");
     config.webhook_secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into();
-    let adapter = Replicate::new(config)?;
+    let adapter = Replicate::new("replicate", config)?;
     let header = |name: &str| match name {
         "webhook-id" => Some("msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned()),
         "webhook-timestamp" => Some("1614265330".to_owned()),
@@ -199,8 +200,8 @@ fn settings_that_would_believe_anyone_or_show_the_token_are_refused() -> anyhow:
     for secret in ["", "whsec_", "whsec_AAAA", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYX", "whsec_not base64!"] {
         let mut config = config("https://api.example/v1", "https://video.example");
         config.webhook_secret = secret.into();
-        let refused = Replicate::new(config).err();
-        assert!(matches!(refused, Some(ReplicateConfigError::WebhookSecret(_))), "{secret:?}: {refused:?}");
+        let refused = Replicate::new("replicate", config).err();
+        assert!(matches!(refused, Some(ConfigError::WebhookSecret(_))), "{secret:?}: {refused:?}");
     }
     for (base, callback) in [
         ("http://api.example/v1", "https://video.example"),
@@ -209,13 +210,13 @@ fn settings_that_would_believe_anyone_or_show_the_token_are_refused() -> anyhow:
         ("https://api.example/v1", "video.example"),
         ("https://api.example/v1", "https://video.example?x=1"),
     ] {
-        let refused = Replicate::new(config(base, callback)).err();
-        assert!(matches!(refused, Some(ReplicateConfigError::Address { .. })), "{base} {callback}: {refused:?}");
+        let refused = Replicate::new("replicate", config(base, callback)).err();
+        assert!(matches!(refused, Some(ConfigError::Address { .. })), "{base} {callback}: {refused:?}");
     }
     for token in ["", "a\nb"] {
         let mut config = config("https://api.example/v1", "https://video.example");
-        config.token = token.into();
-        assert_eq!(Replicate::new(config).err(), Some(ReplicateConfigError::Token));
+        config.connection.token = token.into();
+        assert_eq!(Replicate::new("replicate", config).err(), Some(ConfigError::Token));
     }
     let shown = format!("{:?}", config("https://api.example/v1", "https://video.example"));
     assert!(!shown.contains("r8_test_token") && !shown.contains("AAECAw"), "{shown}");

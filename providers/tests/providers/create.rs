@@ -13,7 +13,7 @@ const CALLBACK: &str = "https://video.example/in";
 
 async fn created(act: Act) -> anyhow::Result<(Created, Raw)> {
     let raw = Raw::start(vec![act]).await?;
-    let adapter = Replicate::new(config(&raw.base_url, CALLBACK))?;
+    let adapter = Replicate::new("replicate", config(&raw.base_url, CALLBACK))?;
     let mut order = order(attempt(), "a cat on a mat");
     order.timeout = Duration::from_millis(2_000);
     Ok((adapter.create(&order).await, raw))
@@ -22,7 +22,7 @@ async fn created(act: Act) -> anyhow::Result<(Created, Raw)> {
 #[tokio::test]
 async fn the_request_is_exactly_this() -> anyhow::Result<()> {
     let raw = Raw::start(vec![Act::reply("201 Created", "", r#"{"id":"abc123","status":"starting"}"#)]).await?;
-    let adapter = Replicate::new(config(&raw.base_url, CALLBACK))?;
+    let adapter = Replicate::new("replicate", config(&raw.base_url, CALLBACK))?;
     let attempt = AttemptId(Uuid::from_u128(7));
     let mut order = order(attempt, "a \"cat\"\non a mat");
     assert_eq!(adapter.create(&order).await, Created::Accepted { job: "abc123".to_owned() });
@@ -159,8 +159,8 @@ async fn a_redirect_is_not_followed() -> anyhow::Result<()> {
 
 async fn created_at(base_url: &str) -> anyhow::Result<Created> {
     let mut config = config(base_url, CALLBACK);
-    config.connect_timeout_ms = 400;
-    Ok(Replicate::new(config)?.create(&order(attempt(), "a cat")).await)
+    config.connection.connect_timeout_ms = 400;
+    Ok(Replicate::new("replicate", config)?.create(&order(attempt(), "a cat")).await)
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn a_connect_that_times_out_is_not_sent() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_model_that_is_not_owner_and_name_is_refused_here() -> anyhow::Result<()> {
     let raw = Raw::start(vec![Act::reply("201 Created", "", r#"{"id":"a"}"#)]).await?;
-    let adapter = Replicate::new(config(&raw.base_url, CALLBACK))?;
+    let adapter = Replicate::new("replicate", config(&raw.base_url, CALLBACK))?;
     for model in ["video", "../predictions", "a/b/c", "a/b?c=d"] {
         let mut order = order(attempt(), "a cat");
         order.request.model = model.to_owned();
@@ -218,7 +218,7 @@ async fn a_refusal_shows_neither_prompt_nor_address_nor_token() -> anyhow::Resul
         "x".repeat(900)
     );
     let raw = Raw::start(vec![Act::reply("422 X", "", &json!({ "detail": detail }).to_string())]).await?;
-    let adapter = Replicate::new(config(&raw.base_url, CALLBACK))?;
+    let adapter = Replicate::new("replicate", config(&raw.base_url, CALLBACK))?;
     let Created::Rejected(fault) = adapter.create(&order(attempt(), prompt)).await else {
         anyhow::bail!("it is a refusal")
     };

@@ -1,6 +1,6 @@
 //! The adapter against the simulator, for every fault that can be asked for.
 
-use crate::support::{Receiver, attempt, job_of, order, sim, wait_for};
+use crate::support::{Receiver, attempt, job_of, order, sim, sought, wait_for};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use workers::ports::{CancelAsked, Created, FaultClass, Found, JobState, Polled, Provider};
@@ -21,7 +21,7 @@ async fn a_job_without_faults() -> anyhow::Result<()> {
     assert_eq!(adapter.poll(job).await, Polled::State(JobState::Queued));
     sim.order("resume", json!({})).await?;
     wait_for(&adapter, job, |state| *state == JobState::Running { percent: None }).await?;
-    assert_eq!(adapter.find(attempt).await, Found::Job { job: job.to_owned() }, "running jobs are listed");
+    assert_eq!(adapter.find(&sought(attempt)).await, Found::Job { job: job.to_owned() }, "running jobs are listed");
     let JobState::Succeeded { output_url, usage_millis } = wait_for(&adapter, job, succeeded).await? else {
         anyhow::bail!("it succeeded")
     };
@@ -38,6 +38,7 @@ async fn a_job_without_faults() -> anyhow::Result<()> {
     let counters = sim.look("counters").await?;
     let expected = json!({
         "accepted": 1, "by_ref": { attempt.to_string(): 1 }, "creates": { attempt.to_string(): 1 }, "max_per_ref": 1,
+        "billed_seconds": { attempt.to_string(): 1 },
     });
     assert_eq!(counters, expected);
     Ok(())
@@ -66,7 +67,7 @@ async fn replies_lost_before_and_after_acceptance() -> anyhow::Result<()> {
         assert!(matches!(created, Created::Unknown { .. }), "{fault}: {created:?}");
         assert_eq!(sim.creates(attempt).await?, 1, "{fault}: one call");
         assert_eq!(sim.accepted(attempt).await?, accepted, "{fault}");
-        let found = adapter.find(attempt).await;
+        let found = adapter.find(&sought(attempt)).await;
         match (accepted, &found) {
             (0, Found::Absent) => {
                 let again = adapter.create(&order).await;
@@ -92,7 +93,7 @@ async fn the_oracle_sees_a_second_submission() -> anyhow::Result<()> {
     adapter.create(&order).await;
     adapter.create(&order).await;
     assert_eq!(sim.look("counters").await?["max_per_ref"], 2);
-    assert!(matches!(adapter.find(attempt).await, Found::Ambiguous { jobs } if jobs.len() == 2));
+    assert!(matches!(adapter.find(&sought(attempt)).await, Found::Ambiguous { jobs } if jobs.len() == 2));
     Ok(())
 }
 
@@ -111,7 +112,7 @@ async fn refusals_and_failures() -> anyhow::Result<()> {
         let created = adapter.create(&order(attempt, &format!("a cat [sim: {word}]"))).await;
         assert!(matches!(&created, Created::Rejected(fault) if fault.class == class), "{word}: {created:?}");
         assert_eq!(sim.accepted(attempt).await?, 0, "{word}");
-        assert_eq!(adapter.find(attempt).await, Found::Absent, "{word}");
+        assert_eq!(adapter.find(&sought(attempt)).await, Found::Absent, "{word}");
     }
     for (word, class, code) in
         [("fail=internal", FaultClass::Internal, "E6716"), ("fail=moderation", FaultClass::Moderation, "E005")]
@@ -124,11 +125,11 @@ async fn refusals_and_failures() -> anyhow::Result<()> {
         );
     }
     let mut config = crate::support::config(&format!("{}/v1", sim.origin), "http://127.0.0.1:9");
-    config.token = "another".into();
-    let stranger = providers::replicate::Replicate::new(config)?;
+    config.connection.token = "another".into();
+    let stranger = providers::replicate::Replicate::new("replicate", config)?;
     let created = stranger.create(&order(attempt(), "a cat")).await;
     assert!(matches!(&created, Created::Rejected(fault) if fault.class == FaultClass::Account), "{created:?}");
-    assert_eq!(stranger.find(attempt()).await, Found::Inconclusive { cause: "http 401".to_owned() });
+    assert_eq!(stranger.find(&sought(attempt())).await, Found::Inconclusive { cause: "http 401".to_owned() });
     Ok(())
 }
 
@@ -141,7 +142,7 @@ async fn throttled_twice_then_accepted() -> anyhow::Result<()> {
     let throttled = Created::Throttled { retry_after: Some(Duration::from_secs(1)) };
     assert_eq!(adapter.create(&order).await, throttled);
     assert_eq!(adapter.create(&order).await, throttled);
-    assert_eq!(adapter.find(attempt).await, Found::Absent);
+    assert_eq!(adapter.find(&sought(attempt)).await, Found::Absent);
     assert!(matches!(adapter.create(&order).await, Created::Accepted { .. }));
     assert_eq!((sim.creates(attempt).await?, sim.accepted(attempt).await?), (3, 1));
     Ok(())
@@ -247,9 +248,9 @@ async fn a_job_that_the_list_shows_late() -> anyhow::Result<()> {
     let attempt = attempt();
     let created = adapter.create(&order(attempt, "a cat [sim: list=late:1500 drop=after callback=none]")).await;
     assert!(matches!(created, Created::Unknown { .. }));
-    assert_eq!(adapter.find(attempt).await, Found::Absent, "why the caller waits before it believes this");
+    assert_eq!(adapter.find(&sought(attempt)).await, Found::Absent, "why the caller waits before it believes this");
     tokio::time::sleep(Duration::from_millis(1_600)).await;
-    assert!(matches!(adapter.find(attempt).await, Found::Job { .. }));
+    assert!(matches!(adapter.find(&sought(attempt)).await, Found::Job { .. }));
     Ok(())
 }
 
@@ -263,7 +264,7 @@ async fn while_it_is_down_nothing_is_known() -> anyhow::Result<()> {
     sim.order("down", json!({ "for_ms": 60_000 })).await?;
     assert_eq!(adapter.create(&order(attempt(), "a cat")).await, Created::Unknown { cause: "http 503".to_owned() });
     assert_eq!(adapter.poll(&job).await, Polled::Unavailable { cause: "http 503".to_owned(), retry_after: None });
-    assert_eq!(adapter.find(attempt()).await, Found::Inconclusive { cause: "http 503".to_owned() });
+    assert_eq!(adapter.find(&sought(attempt())).await, Found::Inconclusive { cause: "http 503".to_owned() });
     assert_eq!(adapter.cancel(&job).await, CancelAsked::Unknown);
     sim.order("down", json!({ "for_ms": 0 })).await?;
     assert_eq!(adapter.poll(&job).await, Polled::State(JobState::Running { percent: None }));

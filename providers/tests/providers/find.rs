@@ -1,6 +1,6 @@
 //! Look-ups against a raw server: when "absent" may be said, and when not.
 
-use crate::support::{Act, Raw, attempt, config};
+use crate::support::{Act, Raw, attempt, config, sought};
 use domain::id::AttemptId;
 use providers::replicate::{Replicate, ReplicateConfig};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ async fn found(
     let raw = Raw::start(acts).await?;
     let mut config = config(&raw.base_url, "https://video.example");
     change(&mut config);
-    let found = Replicate::new(config)?.find(attempt).await;
+    let found = Replicate::new("replicate", config)?.find(&sought(attempt)).await;
     Ok((found, raw.requests().len()))
 }
 

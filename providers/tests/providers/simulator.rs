@@ -1,6 +1,6 @@
 //! The simulator itself: real files, lists, pause, and what it remembers after a kill.
 
-use crate::support::{Sim, attempt, job_of, order, sim, wait_for};
+use crate::support::{Sim, attempt, job_of, order, sim, sought, wait_for};
 use serde_json::{Value, json};
 use std::time::Duration;
 use workers::ports::{Created, Found, JobState, Polled, Provider};
@@ -93,7 +93,7 @@ async fn a_killed_simulator_remembers_what_it_accepted() -> anyhow::Result<()> {
     assert_eq!(sim.look("counters").await?, counters);
     let adapter = sim.adapter("http://127.0.0.1:9")?;
     assert!(output(&adapter, job).await?.starts_with(&sim.origin), "the ended job is still ended");
-    let Found::Job { job } = adapter.find(lost).await else { anyhow::bail!("the lost job is found") };
+    let Found::Job { job } = adapter.find(&sought(lost)).await else { anyhow::bail!("the lost job is found") };
     output(&adapter, &job).await?;
     let created = adapter.create(&order(attempt(), "a cow [sim: never callback=none]")).await;
     let running = job_of(&created)?;
@@ -133,8 +133,12 @@ async fn the_list_is_paged_newest_first() -> anyhow::Result<()> {
         url = page["next"].as_str().map(str::to_owned);
     }
     assert_eq!(sizes, [100, 100, 5]);
-    assert_eq!(adapter.find(first).await, Found::Job { job: job_of(&oldest)?.to_owned() }, "it is on the third page");
-    assert_eq!(adapter.find(attempt()).await, Found::Absent);
+    assert_eq!(
+        adapter.find(&sought(first)).await,
+        Found::Job { job: job_of(&oldest)?.to_owned() },
+        "it is on the third page"
+    );
+    assert_eq!(adapter.find(&sought(attempt())).await, Found::Absent);
     Ok(())
 }
 

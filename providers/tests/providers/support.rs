@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use domain::id::AttemptId;
 use providers::Secret;
 use providers::replicate::{Replicate, ReplicateConfig};
-use providers::simulator::{SimulatorConfig, serve_on};
+use providers::simulator::{Kind, SimulatorConfig, serve_on};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,8 +20,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use uuid::Uuid;
-use workers::ports::{CreateOrder, Created, GenerationRequest, JobState, Polled, Provider};
+use workers::ports::{CreateOrder, Created, FindOrder, GenerationRequest, JobState, Polled, Provider};
 
+pub const CALLBACK_SECRET: &str = "a secret for addresses";
+pub const MODEL: &str = "acme/video-1";
 pub const TOKEN: &str = "r8_test_token";
 /// The bytes 0 to 23.
 pub const WEBHOOK_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
@@ -29,9 +31,9 @@ pub const WEBHOOK_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
 /// Settings for an adapter whose provider is at `base_url`.
 pub fn config(base_url: &str, callback_base_url: &str) -> ReplicateConfig {
     let mut config = ReplicateConfig::new(TOKEN.into(), callback_base_url.to_owned(), WEBHOOK_SECRET.into());
-    config.base_url = base_url.to_owned();
-    config.connect_timeout_ms = 1_000;
-    config.request_timeout_ms = 3_000;
+    config.connection.base_url = Some(base_url.to_owned());
+    config.connection.connect_timeout_ms = 1_000;
+    config.connection.request_timeout_ms = 3_000;
     config
 }
 
@@ -42,12 +44,25 @@ pub fn attempt() -> AttemptId {
 /// A create order with a prompt, for a video of one second.
 pub fn order(attempt: AttemptId, prompt: &str) -> CreateOrder {
     let request = GenerationRequest {
-        model: "acme/video-1".to_owned(),
+        model: MODEL.to_owned(),
+        parameters: serde_json::Map::new(),
+        accepts_seed: true,
         prompt: prompt.to_owned(),
         duration_seconds: 1,
         image_url: None,
     };
     CreateOrder { attempt, request, timeout: Duration::from_secs(5) }
+}
+
+/// A look-up of an attempt whose order was made as [`order`] makes it, just now.
+pub fn sought(attempt: AttemptId) -> FindOrder {
+    FindOrder {
+        attempt,
+        model: MODEL.to_owned(),
+        accepts_seed: true,
+        duration_seconds: 1,
+        not_before: chrono::DateTime::from(std::time::SystemTime::now()) - chrono::TimeDelta::seconds(60),
+    }
 }
 
 /// What a raw server does with a connection.
@@ -78,10 +93,38 @@ pub struct Raw {
     _tasks: JoinSet<()>,
 }
 
+/// A raw server that has its port and does nothing yet.
+pub struct Listening(TcpListener, String);
+
+impl Listening {
+    /// `http://` and the address.
+    pub fn origin(&self) -> &str {
+        &self.1
+    }
+
+    pub fn serve(self, acts: Vec<Act>) -> Raw {
+        Raw::serve(self, acts)
+    }
+}
+
 impl Raw {
     pub async fn start(acts: Vec<Act>) -> anyhow::Result<Self> {
+        Ok(Self::listen().await?.serve(acts))
+    }
+
+    pub async fn listen() -> anyhow::Result<Listening> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let base_url = format!("http://{}/v1", listener.local_addr()?);
+        let origin = format!("http://{}", listener.local_addr()?);
+        Ok(Listening(listener, origin))
+    }
+
+    /// `http://` and the address.
+    pub fn origin(&self) -> &str {
+        self.base_url.trim_end_matches("/v1")
+    }
+
+    fn serve(Listening(listener, origin): Listening, acts: Vec<Act>) -> Self {
+        let base_url = format!("{origin}/v1");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         let heard = Arc::clone(&requests);
@@ -99,7 +142,7 @@ impl Raw {
                 });
             }
         });
-        Ok(Self { base_url, requests, _tasks: tasks })
+        Self { base_url, requests, _tasks: tasks }
     }
 
     /// The requests so far, as text; an unread one is empty.
@@ -148,6 +191,10 @@ pub struct Sim {
 
 impl Sim {
     pub async fn start(store: &Path) -> anyhow::Result<Self> {
+        Self::of(Kind::Replicate, store).await
+    }
+
+    pub async fn of(kind: Kind, store: &Path) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let origin = format!("http://{}", listener.local_addr()?);
         let config = SimulatorConfig {
@@ -156,7 +203,8 @@ impl Sim {
             store_dir: store.to_owned(),
             ffmpeg: "ffmpeg".into(),
             token: Secret::from(TOKEN),
-            webhook_secret: Secret::from(WEBHOOK_SECRET),
+            kind,
+            webhook_secret: Some(Secret::from(WEBHOOK_SECRET)),
             default_duration_ms: 100,
         };
         let (stop, stopped) = oneshot::channel::<()>();
@@ -170,7 +218,7 @@ impl Sim {
     }
 
     pub fn adapter(&self, callback_base_url: &str) -> anyhow::Result<Replicate> {
-        Ok(Replicate::new(config(&format!("{}/v1", self.origin), callback_base_url))?)
+        Ok(Replicate::new("replicate", config(&format!("{}/v1", self.origin), callback_base_url))?)
     }
 
     /// Ends it in order.
@@ -279,7 +327,11 @@ async fn take(
 }
 
 /// Polls until the job's state is one that is looked for.
-pub async fn wait_for(adapter: &Replicate, job: &str, wanted: impl Fn(&JobState) -> bool) -> anyhow::Result<JobState> {
+pub async fn wait_for(
+    adapter: &dyn Provider,
+    job: &str,
+    wanted: impl Fn(&JobState) -> bool,
+) -> anyhow::Result<JobState> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let polled = adapter.poll(job).await;

@@ -1,6 +1,6 @@
 //! Asking a provider for a job. Everything that can fail before the request leaves is `NotSent`; nothing is repeated.
 
-use super::Outside;
+use super::{Outside, input_of};
 use crate::ports::{CreateOrder, GenerationRequest};
 use domain::id::AttemptId;
 use domain::outcome::{Created, FaultClass, ProviderFault};
@@ -41,11 +41,17 @@ impl Outside {
         let Some(stored) = stored else {
             return Err(refused("request_missing", "the stored request is gone"));
         };
+        let image_url = self.image_url(order).await?;
+        let catalogue = self.catalogue.now();
+        // An operator can put the model back: the task waits for that as long as it waits for a provider.
+        let model = catalogue.of(order).map_err(|cause| Created::NotSent { cause })?;
         Ok(GenerationRequest {
-            model: order.model.clone(),
+            model: model.at_provider(&order.model, input_of(order)).to_owned(),
+            parameters: model.parameters.clone(),
+            accepts_seed: model.accepts_seed,
             prompt: stored.prompt,
             duration_seconds: order.duration_seconds,
-            image_url: self.image_url(order).await?,
+            image_url,
         })
     }
 

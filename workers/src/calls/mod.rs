@@ -5,7 +5,8 @@ mod fetch;
 mod media;
 mod render;
 
-use crate::ports::{Media, ObjectStore, Provider, TransferLimits};
+use crate::catalogue::{Input, SharedCatalogue};
+use crate::ports::{CancelKind, FindOrder, LookUp, Media, ObjectStore, Provider, TransferLimits};
 use domain::outcome::{Answer, Call, CancelAsked, Found, Polled};
 use domain::task::Order;
 use eventstore::{CallContext, Caller, Committed, Store};
@@ -55,7 +56,9 @@ pub struct Outside {
     /// For the stored requests and uploads of a task.
     pub store: Store,
     /// Providers by their stored names.
-    pub providers: HashMap<&'static str, Arc<dyn Provider>>,
+    pub providers: HashMap<String, Arc<dyn Provider>>,
+    /// What the models of tasks mean at their providers.
+    pub catalogue: SharedCatalogue,
     /// Where bytes go.
     pub objects: Arc<dyn ObjectStore>,
     /// The media tools.
@@ -94,7 +97,22 @@ impl Outside {
         let Some(provider) = self.provider(order) else {
             return Found::Inconclusive { cause: "the provider is not configured".to_owned() };
         };
-        tokio::time::timeout(self.ask_timeout(), provider.find(attempt))
+        if provider.capabilities().look_up == LookUp::None {
+            return Found::Impossible;
+        }
+        let catalogue = self.catalogue.now();
+        let model = match catalogue.of(order) {
+            Ok(model) => model,
+            Err(cause) => return Found::Inconclusive { cause },
+        };
+        let find = FindOrder {
+            attempt,
+            model: model.at_provider(&order.model, input_of(order)).to_owned(),
+            accepts_seed: model.accepts_seed,
+            duration_seconds: order.duration_seconds,
+            not_before: order.submitted_at,
+        };
+        tokio::time::timeout(self.ask_timeout(), provider.find(&find))
             .await
             .unwrap_or_else(|_| Found::Inconclusive { cause: "no answer in time".to_owned() })
     }
@@ -110,10 +128,18 @@ impl Outside {
 
     async fn cancel(&self, job: &str, order: &Order) -> CancelAsked {
         let Some(provider) = self.provider(order) else { return CancelAsked::Unknown };
+        if provider.capabilities().cancel == CancelKind::None {
+            return CancelAsked::NotPossible;
+        }
         tokio::time::timeout(self.ask_timeout(), provider.cancel(job)).await.unwrap_or(CancelAsked::Unknown)
     }
 
     const fn ask_timeout(&self) -> Duration {
         Duration::from_secs(self.limits.ask_seconds)
     }
+}
+
+/// What the video of an order is made from.
+const fn input_of(order: &Order) -> Input {
+    if order.input_assets.is_empty() { Input::Text } else { Input::Image }
 }

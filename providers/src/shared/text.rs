@@ -12,13 +12,13 @@ const MAX_READ: usize = 4_000;
 const QUOTATION: usize = 20;
 
 /// A code or a status word: printable, at most 64 characters.
-pub(super) fn code(raw: &str) -> String {
+pub(crate) fn code(raw: &str) -> String {
     raw.chars().map(storable).take(MAX_CODE).collect()
 }
 
 /// A message of at most 500 characters. `private` are texts that must not show: the prompt, which providers like to quote
 /// (whole or in part), and the token.
-pub(super) fn message(raw: &str, private: &[&str]) -> String {
+pub(crate) fn message(raw: &str, private: &[&str]) -> String {
     let mut text: String = raw.chars().take(MAX_READ).map(storable).collect();
     for secret in private {
         let secret: String = secret.chars().map(storable).collect();

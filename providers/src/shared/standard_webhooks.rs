@@ -1,6 +1,6 @@
 //! Standard Webhooks signatures: HMAC-SHA256 over `id.timestamp.body`, where the body is the raw bytes of the request.
 
-use crate::Secret;
+use super::Secret;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};

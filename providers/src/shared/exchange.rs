@@ -4,61 +4,54 @@
 //! own end as well as from our request, and the HTTP layer may then send the request again by itself. `other` may reuse
 //! connections, for its requests can be repeated.
 
-use super::ReplicateConfig;
-use super::ReplicateConfigError;
 use super::retry_after;
-use super::wire::Problem;
-use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
+use super::settings::ConfigError;
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
 /// Largest reply that is read. A job is a few kilobytes; its logs are what makes it grow.
-pub(super) const MAX_REPLY_BYTES: usize = 1024 * 1024;
+pub(crate) const MAX_REPLY_BYTES: usize = 1024 * 1024;
 /// Largest page of the job list that is read: up to a hundred jobs, each with its logs.
-pub(super) const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
 
-pub(super) struct Clients {
-    pub(super) create: Client,
-    pub(super) other: Client,
+pub(crate) struct Clients {
+    pub(crate) create: Client,
+    pub(crate) other: Client,
 }
 
 impl Clients {
-    pub(super) fn build(config: &ReplicateConfig) -> Result<Self, ReplicateConfigError> {
-        let token = config.token.expose();
-        if token.is_empty() {
-            return Err(ReplicateConfigError::Token);
-        }
-        let mut bearer = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| ReplicateConfigError::Token)?;
-        bearer.set_sensitive(true);
-        let headers: HeaderMap =
-            [(AUTHORIZATION, bearer), (ACCEPT, HeaderValue::from_static("application/json"))].into_iter().collect();
+    /// `headers` go with every request; the credential among them is marked as sensitive.
+    pub(crate) fn build(headers: &HeaderMap, connect_timeout: Duration) -> Result<Self, ConfigError> {
         let client = |idle_connections| {
             Client::builder()
                 .default_headers(headers.clone())
                 .user_agent(concat!("aivideo/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(Duration::from_millis(config.connect_timeout_ms))
+                .connect_timeout(connect_timeout)
                 .redirect(Policy::none())
                 .retry(reqwest::retry::never())
                 .no_proxy()
                 .pool_max_idle_per_host(idle_connections)
                 .build()
-                .map_err(|_| ReplicateConfigError::Client)
+                .map_err(|_| ConfigError::Client)
         };
         Ok(Self { create: client(0)?, other: client(8)? })
     }
 }
 
 /// A whole reply.
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Vec<u8>,
     headers: HeaderMap,
 }
 
 /// Why there is no whole reply.
 #[derive(Debug)]
-pub(super) enum NoReply {
+pub(crate) enum NoReply {
     /// The request never left: the connection was not established.
     NotSent(&'static str),
     /// It may have left.
@@ -66,7 +59,7 @@ pub(super) enum NoReply {
 }
 
 impl NoReply {
-    pub(super) fn cause(self) -> String {
+    pub(crate) fn cause(self) -> String {
         match self {
             Self::NotSent(cause) | Self::Lost(cause) => cause.to_owned(),
         }
@@ -74,7 +67,7 @@ impl NoReply {
 }
 
 /// Sends a request once and reads the whole reply within `timeout`.
-pub(super) async fn exchange(request: RequestBuilder, timeout: Duration, max_bytes: usize) -> Result<Reply, NoReply> {
+pub(crate) async fn exchange(request: RequestBuilder, timeout: Duration, max_bytes: usize) -> Result<Reply, NoReply> {
     let mut response = request.timeout(timeout).send().await.map_err(|error| unsent_or_lost(&error))?;
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
@@ -120,22 +113,20 @@ fn connect_cause(error: &reqwest::Error) -> &'static str {
 }
 
 impl Reply {
-    /// The provider's own structured refusal, if that is what the body is. A page from a proxy in between is not.
-    pub(super) fn problem(&self) -> Option<Problem> {
-        let problem: Problem = serde_json::from_slice(&self.body).ok()?;
-        problem.speaks_for(self.status.as_u16()).then_some(problem)
+    /// The body as JSON of a known shape.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_slice(&self.body).ok()
     }
 
-    /// How long we are asked to wait, from the header or from the body's `retry_after`.
-    pub(super) fn retry_after(&self) -> Option<Duration> {
+    /// How long we are asked to wait, from the header or from a field of the body.
+    pub(crate) fn retry_after(&self, in_body: Option<&Value>) -> Option<Duration> {
         let values: Vec<&str> =
             self.headers.get_all(RETRY_AFTER).iter().filter_map(|value| value.to_str().ok()).collect();
-        let in_body = self.problem().and_then(|problem| problem.retry_after);
-        retry_after::wait(&values, in_body.as_ref(), self.now())
+        retry_after::wait(&values, in_body, self.now())
     }
 
     /// The sender's own clock where it says, since its dates are relative to that.
-    pub(super) fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         let date = self.headers.get(DATE).and_then(|value| value.to_str().ok());
         date.and_then(|text| httpdate::parse_http_date(text).ok()).unwrap_or_else(SystemTime::now)
     }
