@@ -16,7 +16,7 @@ pub use check::{Checked, Flaw, check};
 pub use draft::Draft;
 pub use part::PartFault;
 pub use rows::{archived_stream, archives_after, find_archive, latest_archives};
-pub use run::{ArchiveError, Archiving, Due, DueStream, Finished, Written};
+pub use run::{ArchiveError, Archiving, Due, DueStream, Unrecorded, Written};
 
 use crate::audit::{Hash, StreamName};
 use domain::time::Timestamp;

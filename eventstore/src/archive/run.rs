@@ -164,22 +164,22 @@ impl Archiving {
     ///
     /// # Errors
     /// [`ArchiveError`].
-    pub async fn finish<W: Write>(&mut self, draft: Draft<W>) -> Result<Option<Finished>, ArchiveError> {
+    pub async fn finish<W: Write>(&mut self, draft: Draft<W>) -> Result<Option<Unrecorded>, ArchiveError> {
         let number: i64 = sqlx::query_scalar("/* archive.next */ SELECT coalesce(max(number), 0) + 1 FROM archives")
             .fetch_one(&mut self.connection)
             .await?;
-        Ok(draft.finish(number)?.map(|(file, streams)| Finished { file, streams }))
+        Ok(draft.finish(number)?.map(|(file, streams)| Unrecorded { file, streams }))
     }
 
     /// Records a file that is stored for good.
     ///
     /// # Errors
     /// [`ArchiveError`]: nothing is recorded.
-    pub async fn record(&mut self, finished: Finished) -> Result<ArchiveFile, ArchiveError> {
+    pub async fn record(&mut self, unrecorded: Unrecorded) -> Result<ArchiveFile, ArchiveError> {
         let mut tx = self.connection.begin().await?;
-        rows::insert(&mut tx, &finished.file, &finished.streams).await?;
+        rows::insert(&mut tx, &unrecorded.file, &unrecorded.streams).await?;
         tx.commit().await?;
-        Ok(finished.file)
+        Ok(unrecorded.file)
     }
 
     /// Lets others archive.
@@ -194,7 +194,7 @@ impl Archiving {
 /// A file that is written, and not recorded yet.
 #[must_use = "what is stored has to be recorded"]
 #[derive(Debug)]
-pub struct Finished {
+pub struct Unrecorded {
     /// The file.
     pub file: ArchiveFile,
     streams: Vec<ArchivedStream>,
