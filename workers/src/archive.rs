@@ -70,7 +70,7 @@ pub enum ArchiveFault {
         /// The stream.
         stream: StreamName,
         /// What is wrong.
-        fault: PartFault,
+        fault: Box<PartFault>,
     },
 }
 
@@ -237,13 +237,10 @@ impl Archive {
         let (file, archived) = found.ok_or_else(|| ArchiveFault::NotArchived(name.clone()))?;
         let range = (archived.offset, archived.offset + archived.bytes);
         let (_, content) = self.objects.read(&file.key, Some(range)).await.map_err(of(&file.key))?;
-        let fault = |fault| ArchiveFault::Part { key: file.key.clone(), stream: name, fault };
         let content: Result<Vec<_>, _> = content.try_collect().await;
-        let part = content.map_err(PartFault::from).map(|it| it.concat());
-        match part.and_then(|it| archived.open(it.as_slice())) {
-            Ok(events) => Ok(ArchivedHistory::new(stream, events)),
-            Err(other) => Err(fault(other)),
-        }
+        let opened = content.map_err(PartFault::from).and_then(|it| archived.open(it.concat().as_slice()));
+        let fault = |fault| ArchiveFault::Part { key: file.key, stream: name, fault: Box::new(fault) };
+        Ok(ArchivedHistory::new(stream, opened.map_err(fault)?))
     }
 }
 
