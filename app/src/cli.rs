@@ -47,6 +47,12 @@ pub enum Command {
         #[command(subcommand)]
         action: AuditAction,
     },
+    /// Copy finished tasks' events to the object store, in files that other tools read; check them.
+    Archive {
+        /// What to do.
+        #[command(subcommand)]
+        action: ArchiveAction,
+    },
     /// Apply database migrations.
     Migrate,
     /// Create topics and groups at the broker, or check them.
@@ -121,6 +127,9 @@ pub enum Command {
     Providers,
     /// Look at the past: any state of a task, an attempt or an account, what changed, and by which events.
     History {
+        /// Read the copy in the archive, as far as it goes, instead of the log. Needs the object store.
+        #[arg(long, global = true)]
+        archived: bool,
         /// At what.
         #[command(subcommand)]
         action: crate::history::HistoryAction,
@@ -194,6 +203,32 @@ pub enum AuditAction {
         /// The public key to believe, as you had it from somebody you trust. May be given several times. Default: those in the file.
         #[arg(long)]
         key: Vec<PublicKey>,
+    },
+}
+
+/// What to do about the archive.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ArchiveAction {
+    /// Archive the tasks that have ended, and what has grown since it was archived. The events stay in the log.
+    Run {
+        /// Only tasks that ended at least so many days ago.
+        #[arg(long, value_name = "DAYS", default_value_t = 30)]
+        older_than: u16,
+    },
+    /// Check files: their checksums, their chains, and whether the log says the same. Exit code 1 where anything is not as it was.
+    Check {
+        /// The file's number, as `status` shows it.
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        file: Option<i64>,
+        /// All files, one after the other.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show how much is archived, and the newest files.
+    Status {
+        /// Count the tasks that ended at least so many days ago and are in no file.
+        #[arg(long, value_name = "DAYS", default_value_t = 30)]
+        older_than: u16,
     },
 }
 

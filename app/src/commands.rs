@@ -6,9 +6,10 @@ use crate::cli::{
 };
 use crate::client::{Client, submit};
 use crate::config::Settings;
+use crate::history::{HistoryAction, look};
 use crate::models::Models;
 use crate::roles::{Role, run as run_roles};
-use crate::{demo, project, tokens};
+use crate::{archive, demo, project, tokens};
 use anyhow::Context;
 use domain::aggregate::Refusal;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
@@ -51,6 +52,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
         Command::Seal => with_log(runtime, load()?, async |settings| run_roles(&settings, &[Role::Seal]).await),
         Command::Audit { action: AuditAction::Check { file, key } } => crate::audit::check(&file, &key),
         Command::Audit { action } => runtime.block_on(crate::audit::run(&load()?, action)),
+        Command::Archive { action } => runtime.block_on(archive::run(&load()?, action)),
         Command::Migrate => runtime.block_on(migrate(&load()?)),
         Command::Topics { action } => runtime.block_on(topics(&load()?, action)),
         Command::Broker(args) => broker(&args),
@@ -74,12 +76,7 @@ pub fn run(cli: Cli, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Status => runtime.block_on(crate::status::print(&load()?)),
-        Command::History { action } => runtime.block_on(async {
-            let store = connect(&load()?).await?;
-            println!("{}", crate::history::look(&store, action).await?);
-            store.close().await;
-            Ok(())
-        }),
+        Command::History { archived, action } => runtime.block_on(history(&load()?, archived, action)),
         Command::Schema => {
             println!("{}", api::schema_sdl());
             Ok(())
@@ -281,6 +278,19 @@ async fn doctor(settings: &Settings, grace_seconds: u64) -> anyhow::Result<()> {
     let broken = findings.iter().filter(|it| !it.ok).count();
     println!("{} passed, {broken} failed", findings.len() - broken);
     anyhow::ensure!(broken == 0, "{broken} invariants do not hold");
+    Ok(())
+}
+
+async fn history(settings: &Settings, archived: bool, action: HistoryAction) -> anyhow::Result<()> {
+    let store = connect(settings).await?;
+    let text = if archived {
+        let copy = archive::open(settings, &store)?.history(action.stream()?).await?;
+        look(&copy, action).await?
+    } else {
+        look(&store, action).await?
+    };
+    println!("{text}");
+    store.close().await;
     Ok(())
 }
 

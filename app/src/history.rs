@@ -9,7 +9,7 @@ use domain::aggregate::Category;
 use domain::id::{AccountId, AttemptId, TaskId};
 use domain::process::StreamId;
 use domain::time::Timestamp;
-use eventstore::{Difference, LoggedEvent, Moment, Past, Store};
+use eventstore::{Difference, History, LoggedEvent, Moment, Past};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -102,34 +102,44 @@ fn instant(text: &str) -> Result<Timestamp, String> {
     Ok(at.to_utc())
 }
 
+impl HistoryAction {
+    /// Whose history is looked at.
+    ///
+    /// # Errors
+    /// A sentence for the terminal.
+    pub fn stream(&self) -> anyhow::Result<StreamId> {
+        match self {
+            Self::Show { of, .. } | Self::Diff { of, .. } | Self::Events { of, .. } => of.stream(),
+        }
+    }
+}
+
 /// Looks at the history of one stream, and answers with what is to be printed.
 ///
 /// # Errors
 /// A sentence that says what there is instead, or which event can not be read.
-pub async fn look(store: &Store, action: HistoryAction) -> anyhow::Result<String> {
+pub async fn look(history: &impl History, action: HistoryAction) -> anyhow::Result<String> {
+    let stream = action.stream()?;
     match action {
-        HistoryAction::Show { of, version, at, format } => {
-            let stream = of.stream()?;
+        HistoryAction::Show { version, at, format, .. } => {
             let moment = version.map(Moment::Version).or(at.map(Moment::Time)).unwrap_or(Moment::Newest);
-            let past = store.past(stream, moment).await?;
+            let past = history.past(stream, moment).await?;
             let state = past.folded.to_readable()?;
             match format {
                 HistoryFormat::Json => document(&shown(stream, &past, &state)),
                 HistoryFormat::Text => Ok(shown_to_people(stream, &past, state)),
             }
         }
-        HistoryAction::Diff { of, from, to, format } => {
-            let stream = of.stream()?;
-            let found = store.differences(stream, from, to).await?;
+        HistoryAction::Diff { from, to, format, .. } => {
+            let found = history.differences(stream, from, to).await?;
             match format {
                 HistoryFormat::Json => document(&found),
                 HistoryFormat::Text => Ok(differences_for_people(&found)),
             }
         }
-        HistoryAction::Events { of, after, limit, format } => {
-            let stream = of.stream()?;
-            let newest = store.newest_version(stream).await?;
-            let events = store.stream_events(stream, after.into(), limit.into()).await?;
+        HistoryAction::Events { after, limit, format, .. } => {
+            let newest = history.newest_version(stream).await?;
+            let events = history.stream_events(stream, after.into(), limit.into()).await?;
             match format {
                 HistoryFormat::Json => document(&events),
                 HistoryFormat::Text => Ok(events_for_people(&events, newest)),

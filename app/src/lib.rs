@@ -2,6 +2,7 @@
 // The roles are deeply nested futures; their layout is computed at one go.
 #![recursion_limit = "256"]
 
+pub mod archive;
 pub mod audit;
 pub mod cli;
 pub mod client;

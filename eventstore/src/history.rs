@@ -106,17 +106,73 @@ fn utc(at: &Timestamp) -> String {
 /// Events read at a time.
 const PAGE: i64 = 1_000;
 
-impl Store {
-    /// The events of a stream after a version, in order, at most `limit`, as they are in the log.
+/// Where the histories of streams can be read: the log, or a copy in the archive. What is said about the past is the same.
+pub trait History: Sync {
+    /// The events of a stream after a version, in order, at most `limit`, as they were recorded.
     ///
     /// # Errors
     /// [`StoreError::Database`].
-    pub async fn stream_events(
+    fn stream_events(
         &self,
         stream: StreamId,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<LoggedEvent>, StoreError> {
+    ) -> impl Future<Output = Result<Vec<LoggedEvent>, StoreError>> + Send;
+
+    /// The version of a stream's newest event.
+    ///
+    /// # Errors
+    /// [`HistoryError::NoSuchStream`], [`HistoryError::Store`].
+    fn newest_version(&self, stream: StreamId) -> impl Future<Output = Result<i64, HistoryError>> + Send;
+
+    /// What a stream was at a moment.
+    ///
+    /// # Errors
+    /// [`HistoryError`].
+    fn past(&self, stream: StreamId, moment: Moment) -> impl Future<Output = Result<Past, HistoryError>> + Send {
+        async move {
+            let newest = self.newest_version(stream).await?;
+            let (up_to, until) = match moment {
+                Moment::Newest => (newest, None),
+                Moment::Version(version) => (existing(stream, version, newest)?, None),
+                Moment::Time(at) => (newest, Some(at)),
+            };
+            let (folded, event) = replay(self, stream, Folded::absent(stream.category), up_to, until).await?;
+            if let (Some(at), None) = (until, &event) {
+                let first = self.stream_events(stream, 0, 1).await?.first().map(|it| it.recorded_at);
+                return Err(HistoryError::TooEarly { stream, at, first: first.unwrap_or(at) });
+            }
+            Ok(Past { folded, event, newest })
+        }
+    }
+
+    /// What is not the same at two versions of a stream, in the order of the paths. Either may be the later one.
+    ///
+    /// # Errors
+    /// [`HistoryError`].
+    fn differences(
+        &self,
+        stream: StreamId,
+        from: i64,
+        to: i64,
+    ) -> impl Future<Output = Result<Vec<Difference>, HistoryError>> + Send {
+        async move {
+            let newest = self.newest_version(stream).await?;
+            let (from, to) = (existing(stream, from, newest)?, existing(stream, to, newest)?);
+            let earlier = replay(self, stream, Folded::absent(stream.category), from.min(to), None).await?.0;
+            let later = replay(self, stream, earlier.clone(), from.max(to), None).await?.0;
+            let readable = |it: &Folded| it.to_readable().map_err(StoreError::from);
+            let (earlier, later) = (readable(&earlier)?, readable(&later)?);
+            let (before, after) = if from <= to { (earlier, later) } else { (later, earlier) };
+            let mut found = Vec::new();
+            compare(String::new(), Some(&before), Some(&after), &mut found);
+            Ok(found)
+        }
+    }
+}
+
+impl History for Store {
+    async fn stream_events(&self, stream: StreamId, after: i64, limit: i64) -> Result<Vec<LoggedEvent>, StoreError> {
         Ok(sqlx::query_as(
             "/* eventstore.stream_events */
              SELECT position, event_id, category, stream_id, version, name, schema_version, body, tenant_id, correlation_id,
@@ -131,11 +187,7 @@ impl Store {
         .await?)
     }
 
-    /// The version of a stream's newest event.
-    ///
-    /// # Errors
-    /// [`HistoryError::NoSuchStream`], [`HistoryError::Store`].
-    pub async fn newest_version(&self, stream: StreamId) -> Result<i64, HistoryError> {
+    async fn newest_version(&self, stream: StreamId) -> Result<i64, HistoryError> {
         let categories = [stream.category, Category::Task, Category::Attempt, Category::Account];
         for category in categories {
             match self.version_of(category, stream.id).await? {
@@ -146,7 +198,9 @@ impl Store {
         }
         Err(HistoryError::NoSuchStream { stream, instead: None })
     }
+}
 
+impl Store {
     async fn version_of(&self, category: Category, id: Uuid) -> Result<Option<i64>, StoreError> {
         Ok(sqlx::query_scalar(
             "/* eventstore.version_of */
@@ -157,69 +211,63 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?)
     }
+}
 
-    /// What a stream was at a moment.
-    ///
-    /// # Errors
-    /// [`HistoryError`].
-    pub async fn past(&self, stream: StreamId, moment: Moment) -> Result<Past, HistoryError> {
-        let newest = self.newest_version(stream).await?;
-        let (up_to, until) = match moment {
-            Moment::Newest => (newest, None),
-            Moment::Version(version) => (existing(stream, version, newest)?, None),
-            Moment::Time(at) => (newest, Some(at)),
-        };
-        let (folded, event) = self.replay(stream, Folded::absent(stream.category), up_to, until).await?;
-        if let (Some(at), None) = (until, &event) {
-            let first = self.stream_events(stream, 0, 1).await?.first().map(|it| it.recorded_at);
-            return Err(HistoryError::TooEarly { stream, at, first: first.unwrap_or(at) });
+/// One stream, as the archive has it.
+#[derive(Clone, Debug)]
+pub struct ArchivedHistory {
+    stream: StreamId,
+    events: Vec<LoggedEvent>,
+}
+
+impl ArchivedHistory {
+    /// Of a stream's events from version 1 on, as [`crate::archive::ArchivedStream::open`] gives them.
+    #[must_use]
+    pub const fn new(stream: StreamId, events: Vec<LoggedEvent>) -> Self {
+        Self { stream, events }
+    }
+}
+
+impl History for ArchivedHistory {
+    async fn stream_events(&self, stream: StreamId, after: i64, limit: i64) -> Result<Vec<LoggedEvent>, StoreError> {
+        let number = |it: i64| usize::try_from(it).unwrap_or(0);
+        let events = if stream == self.stream { self.events.as_slice() } else { &[] };
+        Ok(events.iter().skip(number(after)).take(number(limit)).cloned().collect())
+    }
+
+    async fn newest_version(&self, stream: StreamId) -> Result<i64, HistoryError> {
+        match self.events.last() {
+            Some(newest) if stream == self.stream => Ok(newest.version),
+            _ => Err(HistoryError::NoSuchStream { stream, instead: None }),
         }
-        Ok(Past { folded, event, newest })
     }
+}
 
-    /// What is not the same at two versions of a stream, in the order of the paths. Either may be the later one.
-    ///
-    /// # Errors
-    /// [`HistoryError`].
-    pub async fn differences(&self, stream: StreamId, from: i64, to: i64) -> Result<Vec<Difference>, HistoryError> {
-        let newest = self.newest_version(stream).await?;
-        let (from, to) = (existing(stream, from, newest)?, existing(stream, to, newest)?);
-        let earlier = self.replay(stream, Folded::absent(stream.category), from.min(to), None).await?.0;
-        let later = self.replay(stream, earlier.clone(), from.max(to), None).await?.0;
-        let readable = |it: &Folded| it.to_readable().map_err(StoreError::from);
-        let (earlier, later) = (readable(&earlier)?, readable(&later)?);
-        let (before, after) = if from <= to { (earlier, later) } else { (later, earlier) };
-        let mut found = Vec::new();
-        compare(String::new(), Some(&before), Some(&after), &mut found);
-        Ok(found)
-    }
-
-    /// Folds what follows a state, up to a version and before a time, and says which event was the last.
-    async fn replay(
-        &self,
-        stream: StreamId,
-        mut folded: Folded,
-        up_to: i64,
-        until: Option<Timestamp>,
-    ) -> Result<(Folded, Option<LoggedEvent>), StoreError> {
-        let mut last = None;
-        while folded.version() < up_to {
-            let limit = PAGE.min(up_to - folded.version());
-            let page = self.stream_events(stream, folded.version(), limit).await?;
-            if page.is_empty() {
-                // They were there a moment ago: a restore is going on.
-                return Err(StoreError::Race);
-            }
-            for event in page {
-                if until.is_some_and(|until| event.recorded_at > until) {
-                    return Ok((folded, last));
-                }
-                folded = folded.fold(stream, [(event.version, event.stored())])?;
-                last = Some(event);
-            }
+/// Folds what follows a state, up to a version and before a time, and says which event was the last.
+async fn replay<H: History + ?Sized>(
+    history: &H,
+    stream: StreamId,
+    mut folded: Folded,
+    up_to: i64,
+    until: Option<Timestamp>,
+) -> Result<(Folded, Option<LoggedEvent>), StoreError> {
+    let mut last = None;
+    while folded.version() < up_to {
+        let limit = PAGE.min(up_to - folded.version());
+        let page = history.stream_events(stream, folded.version(), limit).await?;
+        if page.is_empty() {
+            // They were there a moment ago: a restore is going on.
+            return Err(StoreError::Race);
         }
-        Ok((folded, last))
+        for event in page {
+            if until.is_some_and(|until| event.recorded_at > until) {
+                return Ok((folded, last));
+            }
+            folded = folded.fold(stream, [(event.version, event.stored())])?;
+            last = Some(event);
+        }
     }
+    Ok((folded, last))
 }
 
 fn existing(stream: StreamId, version: i64, newest: i64) -> Result<i64, HistoryError> {

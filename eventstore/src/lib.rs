@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod append;
+pub mod archive;
 pub mod audit;
 mod callback;
 mod committed;
@@ -30,7 +31,7 @@ pub use consume::{CallContext, Caller};
 pub use delivery::{Ack, Again, Delivery, Outcome};
 pub use error::{ExecuteError, StoreError, is_passing};
 pub use execute::{Executed, IdempotencyKey, Request, Submission};
-pub use history::{Difference, HistoryError, Moment, Past};
+pub use history::{ArchivedHistory, Difference, History, HistoryError, Moment, Past};
 pub use logged::LoggedEvent;
 pub use request::{StoredRequest, Upload};
 pub use stall::Repair;

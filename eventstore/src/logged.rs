@@ -1,5 +1,6 @@
 //! A row of the log, whole, and its canonical form: what proofs and archives are made of, and other programs read.
 
+use crate::audit::{Hash, StreamName};
 use domain::stored::Stored;
 use domain::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,36 @@ pub(crate) async fn read_log_at(
     .bind(positions)
     .fetch_all(connection)
     .await
+}
+
+/// An event with the hash that it was sealed with, where it was.
+#[derive(sqlx::FromRow)]
+struct SealedEvent {
+    #[sqlx(flatten)]
+    event: LoggedEvent,
+    hash: Option<Vec<u8>>,
+}
+
+/// Reads the events of a stream after a version, in order, at most `limit`, each with the hash that it was sealed with.
+pub(crate) async fn read_stream_sealed(
+    connection: &mut PgConnection,
+    stream: &StreamName,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<(LoggedEvent, Option<Hash>)>, sqlx::Error> {
+    let rows: Vec<SealedEvent> = sqlx::query_as(concat!(
+        "/* eventstore.read_stream_sealed */ SELECT ",
+        logged_columns!(),
+        ", h.hash FROM events e LEFT JOIN event_hashes h ON h.position = e.position
+            WHERE e.category = $1 AND e.stream_id = $2 AND e.version > $3 ORDER BY e.version LIMIT $4"
+    ))
+    .bind(&stream.category)
+    .bind(stream.id)
+    .bind(after)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|it| (it.event, it.hash.as_deref().map(Hash::stored))).collect())
 }
 
 /// JSON in one way only: the members of an object in the order of their names' code points, no white space, and of the

@@ -64,6 +64,8 @@ const TABLES: &[Grant] = &[
     ("events", "SELECT, INSERT", "SELECT"),
     ("event_hashes", "SELECT, INSERT", "SELECT"),
     ("seals", "SELECT, INSERT", "SELECT"),
+    ("archives", "SELECT, INSERT", "SELECT"),
+    ("archived_streams", "SELECT, INSERT", "SELECT"),
     ("snapshots", ALL_ROWS, "SELECT"),
     ("outbox_events", ALL_ROWS, "SELECT"),
     ("inbox_dedup", ALL_ROWS, "SELECT"),

@@ -10,7 +10,7 @@ pub use server::OwnServer;
 
 use crate::connect::{MIGRATOR, OpenError, Store};
 use crate::error::StoreError;
-use crate::history::{HistoryError, Moment, Past};
+use crate::history::{History, HistoryError, Moment, Past};
 use crate::load::FoldCache;
 use crate::logged::{LoggedEvent, read_log};
 use crate::roles::{self, Granted, Roles};

@@ -3,6 +3,7 @@
 mod bell;
 pub mod doctor;
 mod error;
+pub mod finished;
 pub mod fold;
 pub mod horizon;
 pub mod operations;

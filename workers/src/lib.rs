@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod archive;
 mod calls;
 pub mod catalogue;
 mod groups;

@@ -10,7 +10,7 @@ mod seal;
 mod serve;
 mod work;
 
-pub use parts::Parts;
+pub use parts::{Parts, objects_of, scratch};
 
 use anyhow::Context;
 use std::future::Future;

@@ -66,8 +66,7 @@ impl Parts {
         if let Some(objects) = self.objects.get() {
             return Ok(Arc::clone(objects));
         }
-        let config = Settings::need(&settings.objects, "objects", "OBJECTS__KIND")?;
-        let objects = Arc::new(Objects::new(config).context("the object store can not be opened")?);
+        let objects = Arc::new(objects_of(settings)?);
         Ok(Arc::clone(self.objects.get_or_init(|| objects)))
     }
 
@@ -117,7 +116,20 @@ impl Parts {
     }
 }
 
-fn scratch(settings: &Settings) -> anyhow::Result<PathBuf> {
+/// The configured object store.
+///
+/// # Errors
+/// It is not configured, or can not be opened.
+pub fn objects_of(settings: &Settings) -> anyhow::Result<Objects> {
+    let config = Settings::need(&settings.objects, "objects", "OBJECTS__KIND")?;
+    Objects::new(config).context("the object store can not be opened")
+}
+
+/// Where files lie while they are worked on.
+///
+/// # Errors
+/// The folder can not be made.
+pub fn scratch(settings: &Settings) -> anyhow::Result<PathBuf> {
     let folder = settings.process.scratch.clone().unwrap_or_else(std::env::temp_dir);
     std::fs::create_dir_all(&folder).with_context(|| format!("{} can not be made", folder.display()))?;
     Ok(folder)

@@ -1,7 +1,9 @@
 //! The hashes of events, each over the one before it in its stream, and the table that keeps them.
 
 use crate::logged::{LoggedEvent, canonical};
+use domain::process::StreamId;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use std::collections::HashMap;
@@ -73,6 +75,12 @@ impl fmt::Display for StreamName {
     }
 }
 
+impl From<StreamId> for StreamName {
+    fn from(stream: StreamId) -> Self {
+        Self { category: stream.category.name().to_owned(), id: stream.id }
+    }
+}
+
 impl std::str::FromStr for StreamName {
     type Err = &'static str;
 
@@ -113,6 +121,11 @@ impl Place {
 /// # Errors
 /// The event can not be written as JSON.
 pub fn event_hash(event: &LoggedEvent, previous: Hash) -> Result<Hash, serde_json::Error> {
+    Ok(chained(event, previous)?.1)
+}
+
+/// The object that is hashed, and its hash.
+pub(crate) fn chained(event: &LoggedEvent, previous: Hash) -> Result<(Value, Hash), serde_json::Error> {
     #[derive(Serialize)]
     struct Chained<'a> {
         #[serde(flatten)]
@@ -120,7 +133,8 @@ pub fn event_hash(event: &LoggedEvent, previous: Hash) -> Result<Hash, serde_jso
         previous: Hash,
     }
     let value = serde_json::to_value(Chained { event, previous })?;
-    Ok(Hash::of_parts(&[&canonical(&value)]))
+    let hash = Hash::of_parts(&[&canonical(&value)]);
+    Ok((value, hash))
 }
 
 /// A row of the hashes: which event, and its hash.

@@ -11,6 +11,7 @@ mod sealer;
 mod status;
 mod verify;
 
+pub(crate) use chain::chained;
 pub use chain::{Hash, Place, StreamName, event_hash};
 pub use config::AuditConfig;
 pub use keys::{KeyId, PublicKey, Signature, SigningKey, TrustedKeys};

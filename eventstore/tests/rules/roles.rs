@@ -13,6 +13,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("events", "SI", "S"),
     ("event_hashes", "SI", "S"),
     ("seals", "SI", "S"),
+    ("archives", "SI", "S"),
+    ("archived_streams", "SI", "S"),
     ("outbox_events", "SIUD", "S"),
     ("inbox_dedup", "SIUD", "S"),
     ("message_partitions", "S", "S"),

@@ -9,7 +9,7 @@ use domain::task::Event;
 use domain::testkit::strategies::usual_order;
 use domain::time::Timestamp;
 use eventstore::testkit::TestDatabase;
-use eventstore::{Difference, Moment};
+use eventstore::{Difference, History, Moment};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -1,5 +1,6 @@
 //! The store on a real PostgreSQL. Each test has a database of its own.
 
+mod archive;
 mod audit;
 mod consume;
 mod contention;

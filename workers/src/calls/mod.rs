@@ -46,7 +46,7 @@ impl Default for CallLimits {
 }
 
 impl CallLimits {
-    const fn transfer(&self, max_bytes: u64) -> TransferLimits {
+    pub(crate) const fn transfer(&self, max_bytes: u64) -> TransferLimits {
         TransferLimits { max_bytes, deadline: Duration::from_secs(self.transfer_seconds) }
     }
 }

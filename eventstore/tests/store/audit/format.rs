@@ -97,10 +97,6 @@ async fn the_program_in_the_document_verifies_a_bundle() -> Anyhow {
     let (_, program) = DOCUMENT.split_once("```python\n").ok_or("the document has no program")?;
     let (program, _) = program.split_once("```").ok_or("the program has no end")?;
     assert!(program.contains("sort_keys=True, separators=(\",\", \":\"), ensure_ascii=False"), "{program}");
-    // Where there is no Python, the test above is the other program.
-    if Command::new("python3").arg("--version").output().is_err() {
-        return Ok(());
-    }
     let database = odd_history().await?;
     let tenant = tenant_with(database.store(), 1000).await?;
     let task = submitted(database.store(), tenant, None).await?.task.ok_or("a task")?;
@@ -108,25 +104,33 @@ async fn the_program_in_the_document_verifies_a_bundle() -> Anyhow {
     for subject in [Subject::Stream("task/00000000-0000-0000-0000-000000000001".parse()?), Subject::Task(task)] {
         let mut bundle = vec![];
         export(database.pool(), &trusted(), &subject, &mut bundle).await?;
-        let said = python(program, &bundle)?;
+        // Where there is no Python, the test above is the other program.
+        let Some(said) = python(program, &bundle)? else { return Ok(()) };
         assert!(said.starts_with("ok"), "{said}");
         let text = String::from_utf8(bundle)?;
         let forged = text.replacen("user:test", "user:best", 1);
         assert_ne!(forged, text);
-        let said = python(program, forged.as_bytes())?;
+        let said = python(program, forged.as_bytes())?.unwrap_or_default();
         assert!(said.contains("AssertionError"), "{said}");
     }
     Ok(())
 }
 
-fn python(program: &str, bundle: &[u8]) -> Anyhow<String> {
+/// What a program says of a file; `None` where there is no Python.
+pub fn python(program: &str, content: &[u8]) -> Anyhow<Option<String>> {
     let mut file = tempfile::NamedTempFile::new()?;
-    file.write_all(bundle)?;
+    file.write_all(content)?;
     let output = Command::new("python3")
         .args(["-c", program])
         .arg(file.path())
         .env("PYTHONIOENCODING", "utf-8")
         .stdin(Stdio::null())
-        .output()?;
-    Ok(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+        .output();
+    match output {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => {
+            let output = other?;
+            Ok(Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()))
+        }
+    }
 }

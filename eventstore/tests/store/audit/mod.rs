@@ -11,6 +11,7 @@ use super::support::Anyhow;
 use eventstore::LoggedEvent;
 use eventstore::audit::{Finding, Hash, Report, Scope, Sealer, SignedSeal, SigningKey, TrustedKeys, verify};
 use eventstore::testkit::TestDatabase;
+pub use format::python;
 use serde_json::Value;
 use std::time::Duration;
 use uuid::Uuid;
