@@ -8,7 +8,7 @@ use async_graphql::dataloader::{DataLoader, Loader};
 use async_graphql::{Context, Error, Result};
 use domain::id::{CausationId, CorrelationId, TaskId, TenantId};
 use eventstore::Meta;
-use projections::query::{AssetRow, AttemptRow, Reader, Viewer};
+use projections::query::{AssetRow, AttemptRow, HistoryRow, Reader, Viewer};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_util::task::TaskTracker;
@@ -76,6 +76,7 @@ pub(crate) fn meta(ctx: &Context<'_>, tenant: TenantId) -> Result<Meta> {
 pub(crate) struct Loaders {
     attempts: DataLoader<Attempts>,
     assets: DataLoader<Assets>,
+    histories: DataLoader<Histories>,
 }
 
 impl Loaders {
@@ -87,6 +88,7 @@ impl Loaders {
         Self {
             attempts: DataLoader::new(Attempts { reader: reader.clone(), viewer }, spawn()),
             assets: DataLoader::new(Assets { reader: reader.clone(), viewer }, spawn()),
+            histories: DataLoader::new(Histories { reader: reader.clone(), viewer }, spawn()),
         }
     }
 }
@@ -124,6 +126,39 @@ impl Loader<TaskId> for Assets {
     }
 }
 
+struct Histories {
+    reader: Reader,
+    viewer: Viewer,
+}
+
+/// A part of a task's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HistoryKey {
+    pub(crate) task: TaskId,
+    /// Only events after this position.
+    pub(crate) after: i64,
+    /// At most so many.
+    pub(crate) count: u32,
+}
+
+impl Loader<HistoryKey> for Histories {
+    type Value = Vec<HistoryRow>;
+    type Error = Failed;
+
+    async fn load(&self, keys: &[HistoryKey]) -> Result<HashMap<HistoryKey, Vec<HistoryRow>>, Failed> {
+        let mut parts: HashMap<(i64, u32), Vec<TaskId>> = HashMap::new();
+        for key in keys {
+            parts.entry((key.after, key.count)).or_default().push(key.task);
+        }
+        let mut loaded = HashMap::new();
+        for ((after, count), tasks) in parts {
+            let histories = self.reader.histories(self.viewer, &tasks, after, count).await.map_err(Arc::new)?;
+            loaded.extend(histories.into_iter().map(|(task, rows)| (HistoryKey { task, after, count }, rows)));
+        }
+        Ok(loaded)
+    }
+}
+
 fn grouped<T>(rows: Vec<T>, task: impl Fn(&T) -> TaskId) -> HashMap<TaskId, Vec<T>> {
     let mut groups: HashMap<TaskId, Vec<T>> = HashMap::new();
     for row in rows {
@@ -142,6 +177,13 @@ pub(crate) async fn attempts(ctx: &Context<'_>, task: TaskId) -> Result<Vec<Atte
 pub(crate) async fn assets(ctx: &Context<'_>, task: TaskId) -> Result<Vec<AssetRow>> {
     let loaded = ctx.data::<Loaders>()?.assets.load_one(task).await;
     loaded.map(Option::unwrap_or_default).map_err(|error| failed(ctx, &error))
+}
+
+/// A part of a task's history; `None` if there is no such task for the caller.
+pub(crate) async fn history(ctx: &Context<'_>, key: HistoryKey) -> Result<Option<Vec<HistoryRow>>> {
+    // Who calls is looked at here too: without a token there are no loaders.
+    caller(ctx)?;
+    ctx.data::<Loaders>()?.histories.load_one(key).await.map_err(|error| failed(ctx, &error))
 }
 
 fn failed(ctx: &Context<'_>, error: &Failed) -> Error {

@@ -1,10 +1,9 @@
 //! Recorded events as auditors see them.
 
-use super::context::{state, viewer};
-use super::error::{coded, fault};
-use super::scalars::BigInt;
+use super::context::HistoryKey;
+use super::error::coded;
+use super::scalars::{BigInt, Instant};
 use async_graphql::{Context, ID, Json, Result, SimpleObject};
-use chrono::{DateTime, Utc};
 use domain::id::TaskId;
 use projections::query::HistoryRow;
 
@@ -27,7 +26,7 @@ pub(crate) struct HistoryEvent {
     /// Version of its body's form.
     schema_version: i32,
     /// When, by the database's clock.
-    recorded_at: DateTime<Utc>,
+    recorded_at: Instant,
     /// Who: `user:…`, `provider:…`, or the consumer that worked.
     actor: String,
     /// The request that started the chain.
@@ -46,7 +45,7 @@ impl From<HistoryRow> for HistoryEvent {
             version: BigInt(row.version),
             name: row.name,
             schema_version: i32::from(row.schema_version),
-            recorded_at: row.recorded_at,
+            recorded_at: Instant(row.recorded_at),
             actor: row.actor,
             correlation_id: ID(row.correlation.to_string()),
             causation_id: ID(row.causation.to_string()),
@@ -66,10 +65,6 @@ pub(crate) async fn history(
         .ok()
         .filter(|count| (1..=MAX_EVENTS).contains(count))
         .ok_or_else(|| coded("BAD_PAGE", format!("first is from 1 to {MAX_EVENTS}")))?;
-    let reader = &state(ctx)?.reader;
-    let rows = reader
-        .history(viewer(ctx)?, task, after.map_or(0, |it| it.0), count)
-        .await
-        .map_err(|error| fault(ctx, &error))?;
+    let rows = super::context::history(ctx, HistoryKey { task, after: after.map_or(0, |it| it.0), count }).await?;
     Ok(rows.map(|rows| rows.into_iter().map(HistoryEvent::from).collect()))
 }

@@ -16,6 +16,7 @@ mod scalars;
 mod submit;
 mod subscription;
 mod task;
+mod tasks;
 
 pub(crate) use context::{Call, Loaders};
 

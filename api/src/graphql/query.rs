@@ -6,11 +6,12 @@ use super::attempt::Attempt;
 use super::context::{caller, state, viewer};
 use super::error::{coded, fault};
 use super::history::{HistoryEvent, history};
-use super::names::{TaskState, name_of};
+use super::names::TaskState;
 use super::node_id::{Kind, read_global};
-use super::page::{TaskConnection, window};
+use super::page::window;
 use super::scalars::{BigInt, Credits};
 use super::task::Task;
+use super::tasks::{TaskConnection, TaskFilter, TaskOrder, page};
 use async_graphql::{Context, Error, ErrorExtensions, ID, Interface, Object, Result, SimpleObject};
 use domain::id::{AssetId, AttemptId, TaskId, TenantId};
 use projections::query::Seen;
@@ -86,22 +87,29 @@ impl Query {
         }
     }
 
-    /// Tasks, newest first. `first` with `after`, or `last` with `before`; 20 where no number is given, 100 at most.
+    /// Tasks, newest first unless another order is asked for. `first` with `after`, or `last` with `before`; 20 where no number is
+    /// given, 100 at most. New tasks and changes move no page: a place is when a task was submitted.
     #[graphql(complexity = "5 + first.or(last).unwrap_or(20).clamp(1, 100) as usize * child_complexity")]
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of the field in the schema")]
     async fn tasks(
         &self,
         ctx: &Context<'_>,
-        first: Option<i32>,
-        after: Option<String>,
-        last: Option<i32>,
-        before: Option<String>,
-        #[graphql(desc = "Only those in this state.")] state: Option<TaskState>,
+        #[graphql(desc = "The first so many, from the start of the list or after a place: 1 to 100.")] first: Option<
+            i32,
+        >,
+        #[graphql(desc = "Only what comes after this place: a cursor of this list.")] after: Option<String>,
+        #[graphql(desc = "The last so many, up to the end of the list or before a place: 1 to 100.")] last: Option<i32>,
+        #[graphql(desc = "Only what comes before this place: a cursor of this list.")] before: Option<String>,
+        #[graphql(desc = "Only those in this state.", deprecation = "`filter` has `states`, and more.")] state: Option<
+            TaskState,
+        >,
+        #[graphql(desc = "Only these; all where it is left out.")] filter: Option<TaskFilter>,
+        #[graphql(desc = "NEWEST_FIRST where it is left out.")] order_by: Option<TaskOrder>,
     ) -> Result<Option<TaskConnection>> {
-        let viewer = viewer(ctx)?;
+        caller(ctx)?;
         let window = window(first, after.as_deref(), last, before.as_deref())?;
-        let reader = &super::context::state(ctx)?.reader;
-        let page = reader.tasks(viewer, state.and_then(name_of), window).await;
-        Ok(Some(page.map_err(|error| fault(ctx, &error))?.into()))
+        let filter = filter.unwrap_or_default().checked(state)?;
+        Ok(Some(page(ctx, filter, order_by, window).await?))
     }
 
     /// The caller's account, or for auditors and operators any tenant's.
@@ -141,7 +149,11 @@ impl Query {
 
     /// Anything by its global id.
     #[graphql(complexity = "5 + child_complexity")]
-    async fn node(&self, ctx: &Context<'_>, id: ID) -> Result<Option<Node>> {
+    async fn node(
+        &self,
+        ctx: &Context<'_>,
+        #[graphql(desc = "A global id, as the field `id` of any type shows it.")] id: ID,
+    ) -> Result<Option<Node>> {
         let viewer = viewer(ctx)?;
         let (kind, id) = read_global(&id).ok_or_else(|| coded("BAD_ID", "not a global id"))?;
         let reader = &state(ctx)?.reader;

@@ -7,9 +7,8 @@ use super::error::coded;
 use super::history::{HistoryEvent, history};
 use super::names::{AssetKind, TaskState, named};
 use super::node_id::Kind;
-use super::scalars::{BigInt, Credits};
+use super::scalars::{BigInt, Credits, Instant};
 use async_graphql::{Context, ID, Object, Result, SimpleObject};
-use chrono::{DateTime, Utc};
 use projections::query::TaskRow;
 
 /// A video generation that was asked for.
@@ -107,18 +106,18 @@ impl Task {
     }
 
     /// When it was submitted.
-    async fn created_at(&self) -> DateTime<Utc> {
-        self.0.created_at
+    async fn created_at(&self) -> Instant {
+        Instant(self.0.created_at)
     }
 
     /// When it last changed.
-    async fn updated_at(&self) -> DateTime<Utc> {
-        self.0.updated_at
+    async fn updated_at(&self) -> Instant {
+        Instant(self.0.updated_at)
     }
 
     /// When it ended.
-    async fn finished_at(&self) -> Option<DateTime<Utc>> {
-        self.0.finished_at
+    async fn finished_at(&self) -> Option<Instant> {
+        self.0.finished_at.map(Instant)
     }
 
     /// The tries at providers, by number.

@@ -1,8 +1,10 @@
 //! The API in this process, on a real PostgreSQL (`DATABASE_URL`; `./dev test` starts one).
 
 mod callbacks;
+mod contract;
 mod doubles;
 mod limits;
+mod lists;
 mod objects;
 mod reads;
 mod schema;
