@@ -2,7 +2,7 @@
 
 use crate::graphql::ApiSchema;
 use crate::shape;
-use async_graphql::parser::types::{ExecutableDocument, Selection};
+use async_graphql::parser::types::{ExecutableDocument, OperationType, Selection};
 use async_graphql::{Data, Executor, Name, PathSegment, Request, Response, ServerError, Value};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -34,6 +34,18 @@ impl Guarded {
     }
 }
 
+impl Guarded {
+    /// Whether nothing but queries can come of a request. One that can not be read changes nothing: what is wrong with it is
+    /// answered when it is carried out.
+    pub(crate) fn only_queries(&self, request: &mut Request) -> bool {
+        if shape::check(&request.query).is_err() {
+            return true;
+        }
+        let Ok(document) = request.parsed_query() else { return true };
+        document.operations.iter().all(|(_, operation)| operation.node.ty == OperationType::Query)
+    }
+}
+
 fn refusal(code: &str, message: &str) -> Box<Response> {
     let mut error = ServerError::new(message, None);
     let mut extensions = async_graphql::ErrorExtensionValues::default();
@@ -54,8 +66,7 @@ fn asks_for_schema_only(document: &ExecutableDocument) -> bool {
 /// Fragments count as one field each on the way in; the complexity limit counts what is in them.
 fn too_many_mutations(document: &ExecutableDocument) -> bool {
     document.operations.iter().any(|(_, operation)| {
-        operation.node.ty == async_graphql::parser::types::OperationType::Mutation
-            && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
+        operation.node.ty == OperationType::Mutation && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
     })
 }
 

@@ -11,6 +11,7 @@ mod graphql;
 mod http;
 mod idempotency;
 mod objects;
+mod over_http;
 mod ports;
 mod range;
 mod router;

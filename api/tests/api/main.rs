@@ -1,6 +1,7 @@
 //! The API in this process, on a real PostgreSQL (`DATABASE_URL`; `./dev test` starts one).
 
 mod callbacks;
+mod conformance;
 mod contract;
 mod doubles;
 mod limits;
