@@ -11,4 +11,5 @@ mod reads;
 mod schema;
 mod submit;
 mod subscribe;
+mod walls;
 mod world;
