@@ -1,6 +1,7 @@
 //! Carries GraphQL requests out, over HTTP and WebSocket alike: measures the text first, and sends introspection its own way.
 
 use crate::graphql::ApiSchema;
+use crate::operations::Operations;
 use crate::shape;
 use async_graphql::parser::types::{ExecutableDocument, OperationType, Selection};
 use async_graphql::{Data, Executor, Name, PathSegment, Request, Response, ServerError, Value};
@@ -17,11 +18,13 @@ pub(crate) struct Guarded {
     pub(crate) schema: ApiSchema,
     /// `None` where introspection is off.
     pub(crate) introspection: Option<ApiSchema>,
+    pub(crate) operations: Operations,
 }
 
 impl Guarded {
     /// The schema that is to answer, or the answer itself.
     fn choose(&self, request: &mut Request) -> Result<&ApiSchema, Box<Response>> {
+        self.operations.resolve(request).map_err(|unlisted| refusal(unlisted.code(), &unlisted.to_string()))?;
         shape::check(&request.query).map_err(|misshapen| refusal("QUERY_REFUSED", &misshapen.to_string()))?;
         let document = request.parsed_query().map_err(|error| Box::new(Response::from_errors(vec![error])))?;
         if too_many_mutations(document) {
@@ -38,7 +41,7 @@ impl Guarded {
     /// Whether nothing but queries can come of a request. One that can not be read changes nothing: what is wrong with it is
     /// answered when it is carried out.
     pub(crate) fn only_queries(&self, request: &mut Request) -> bool {
-        if shape::check(&request.query).is_err() {
+        if self.operations.resolve(request).is_err() || shape::check(&request.query).is_err() {
             return true;
         }
         let Ok(document) = request.parsed_query() else { return true };

@@ -1,6 +1,8 @@
 //! GraphQL over HTTP as its specification has it (https://graphql.github.io/graphql-over-http/draft/): what a request may look like,
 //! which media type and status answer it.
 
+use crate::budget::RATE_LIMITED;
+use crate::operations;
 use async_graphql::{Request, Response as GraphQlResponse, Value, Variables};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -88,17 +90,18 @@ pub(crate) enum BadRequest {
          \"extensions\": map}}; all but query may be null or left out"
     )]
     Body,
-    #[error("query is needed: the text of a GraphQL document")]
+    #[error("query is needed: the text of a GraphQL document, or the id of one in documentId")]
     Query,
     #[error("variables and extensions are JSON maps, written into the address as text")]
     Parameter,
 }
 
 /// The parameters of a request.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Parameters {
     query: Option<String>,
+    document_id: Option<String>,
     operation_name: Option<String>,
     variables: Option<Map<String, serde_json::Value>>,
     extensions: Option<Map<String, serde_json::Value>>,
@@ -108,13 +111,22 @@ impl TryFrom<Parameters> for Request {
     type Error = BadRequest;
 
     fn try_from(parameters: Parameters) -> Result<Self, BadRequest> {
-        let mut request = Self::new(parameters.query.ok_or(BadRequest::Query)?);
+        let listed = |name: &str| parameters.extensions.as_ref().is_some_and(|it| it.contains_key(name));
+        let query = match parameters.query {
+            Some(query) => query,
+            None if parameters.document_id.is_some() || listed("persistedQuery") => String::new(),
+            None => return Err(BadRequest::Query),
+        };
+        let mut request = Self::new(query);
         request.operation_name = parameters.operation_name;
         if let Some(variables) = parameters.variables {
             request.variables = Variables::from_json(variables.into());
         }
         for (name, value) in parameters.extensions.into_iter().flatten() {
             request.extensions.insert(name, Value::from_json(value).map_err(|_| BadRequest::Parameter)?);
+        }
+        if let Some(id) = parameters.document_id {
+            operations::name(&mut request, id);
         }
         Ok(request)
     }
@@ -130,10 +142,11 @@ pub(crate) fn from_address(parameters: Vec<(String, String)>) -> Option<Result<R
     let map = |text: String| {
         (!text.is_empty()).then(|| serde_json::from_str(&text).map_err(|_| BadRequest::Parameter)).transpose()
     };
-    let mut read = Parameters { query: None, operation_name: None, variables: None, extensions: None };
+    let mut read = Parameters::default();
     for (name, value) in parameters {
         let parsed = match name.as_str() {
             "query" => Ok(read.query = Some(value)),
+            "documentId" => Ok(read.document_id = Some(value)),
             "operationName" => Ok(read.operation_name = Some(value).filter(|name| !name.is_empty())),
             "variables" => map(value).map(|map| read.variables = map),
             "extensions" => map(value).map(|map| read.extensions = map),
@@ -143,18 +156,34 @@ pub(crate) fn from_address(parameters: Vec<(String, String)>) -> Option<Result<R
             return Some(Err(bad));
         }
     }
-    read.query.is_some().then(|| read.try_into())
+    let names_one = read.query.is_some() || read.document_id.is_some() || read.extensions.is_some();
+    names_one.then(|| read.try_into())
 }
 
 /// An answer to what was a GraphQL request. Every root field is nullable, so where there is no data nothing was carried out.
 pub(crate) fn answer(media: Media, response: GraphQlResponse) -> Response {
     let refused = response.data == Value::Null && !response.errors.is_empty();
+    let later = retry_after(&response);
     let status = match media {
+        _ if later.is_some() => StatusCode::TOO_MANY_REQUESTS,
         Media::GraphQl if refused => StatusCode::BAD_REQUEST,
         Media::GraphQl | Media::Json => StatusCode::OK,
     };
     let body = if refused { json!({"errors": response.errors}) } else { json!(response) };
-    render(media, status, &body)
+    let mut response = render(media, status, &body);
+    if let Some(seconds) = later {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// Seconds after which a request that was refused for what it costs may come again.
+fn retry_after(response: &GraphQlResponse) -> Option<u64> {
+    let extensions = response.errors.first()?.extensions.as_ref()?;
+    match (extensions.get("code")?, extensions.get("retryAfterSeconds")?) {
+        (Value::String(code), Value::Number(seconds)) if code == RATE_LIMITED => seconds.as_u64(),
+        _ => None,
+    }
 }
 
 /// An answer in GraphQL's form to what never became a GraphQL request.

@@ -4,9 +4,11 @@ use crate::auth::{BadToken, TokenKeys};
 use crate::config::{ApiConfig, Catalogue};
 use crate::correlation::correlate;
 use crate::executor::Guarded;
-use crate::graphql::{Call, Loaders, introspection_schema, schema};
+use crate::graphql::{Call, introspection_schema, schema};
 use crate::http::caller;
 use crate::idempotency::{self, HeaderKey};
+use crate::jwks::KeySet;
+use crate::operations::{BadOperations, Operations};
 use crate::over_http::{Media, answer, failure, from_address, from_body, is_json};
 use crate::ports::{LinkVerifier, Readiness};
 use crate::{callbacks, explorer, objects, uploads, websocket};
@@ -22,7 +24,6 @@ use eventstore::Store;
 use projections::query::Reader;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use workers::ports::{ObjectStore, Provider};
 
@@ -42,6 +43,8 @@ pub struct ApiState {
     pub config: ApiConfig,
     /// Whether this process can do its work.
     pub readiness: Arc<dyn Readiness>,
+    /// Public keys of whoever gives out tokens, where the settings name them. Somebody must fetch them.
+    pub keys: KeySet,
     /// Checks signed links.
     pub links: Arc<dyn LinkVerifier>,
 }
@@ -50,8 +53,11 @@ pub struct ApiState {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The token secret can not be used.
-    #[error("api.token_secret: {0}")]
+    #[error("api.token_secret: {0}, or api.jwks must name who gives out tokens")]
     TokenSecret(#[from] BadToken),
+    /// The list of operations can not be used.
+    #[error(transparent)]
+    Operations(#[from] BadOperations),
     /// An allowed origin can not be read.
     #[error("api.allowed_origins: {0:?} is not an origin such as http://localhost:5173")]
     Origin(String),
@@ -61,7 +67,6 @@ pub(crate) struct Shared {
     pub(crate) state: Arc<ApiState>,
     pub(crate) executor: Guarded,
     pub(crate) keys: TokenKeys,
-    pub(crate) tasks: TaskTracker,
 }
 
 /// The whole API.
@@ -71,12 +76,16 @@ pub(crate) struct Shared {
 pub fn router(state: ApiState) -> Result<Router, StartError> {
     let state = Arc::new(state);
     let config = &state.config;
-    let keys = TokenKeys::new(&config.token_secret)?;
+    let keys = TokenKeys::of(config, &state.keys)?;
+    let operations = Operations::read(config.operations_file.as_deref(), config.only_listed_operations)?;
     let cors = cors(&config.allowed_origins)?;
     let body_limit = config.max_body_bytes;
-    let executor =
-        Guarded { schema: schema(Arc::clone(&state)), introspection: config.introspection.then(introspection_schema) };
-    let shared = Arc::new(Shared { state, executor, keys, tasks: TaskTracker::new() });
+    let executor = Guarded {
+        schema: schema(Arc::clone(&state)),
+        introspection: config.introspection.then(introspection_schema),
+        operations,
+    };
+    let shared = Arc::new(Shared { state, executor, keys });
     let mut router = Router::new()
         .route("/graphql", get(get_graphql).post(post_graphql).layer(DefaultBodyLimit::max(body_limit)))
         .route("/graphql/graphiql", get(explorer::graphiql))
@@ -171,15 +180,12 @@ impl Shared {
         media: Media,
         headers: &HeaderMap,
         correlation: CorrelationId,
-        mut request: Request,
+        request: Request,
     ) -> Response {
         let caller = match caller(headers, &self.keys) {
             Ok(caller) => caller,
             Err(bad) => return failure(media, StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &bad.to_string()),
         };
-        if let Some(caller) = &caller {
-            request = request.data(Loaders::new(&self.state.reader, caller.viewer(), &self.tasks));
-        }
         let call = Call { caller, correlation, key: HeaderKey::of(headers) };
         answer(media, self.executor.execute(request.data(call)).await)
     }

@@ -19,6 +19,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Why a test has no database.
@@ -131,9 +132,12 @@ impl TestDatabase {
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
         admin.close().await?;
         let options = server.clone().database(&name);
-        let owner = PgPoolOptions::new().max_connections(8).connect_with(options.clone()).await?;
+        let owner = PgPoolOptions::new().max_connections(8).connect_with(options).await?;
         migrator.run(&owner).await?;
-        let service = in_role(&owner, options, &Roles::default()).await?;
+        // The service's statements are told, for tests that count them; that one was slow, on a busy machine, is no news.
+        let off = "off".parse().expect("a level of logs");
+        let told = PgConnectOptions::from_str(url)?.database(&name).log_slow_statements(off, Duration::from_secs(1));
+        let service = in_role(&owner, told, &Roles::default()).await?;
         Ok(Self { store: Store::on(service, policy), owner, name, server })
     }
 

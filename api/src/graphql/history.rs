@@ -1,10 +1,8 @@
 //! Recorded events as auditors see them.
 
-use super::context::HistoryKey;
 use super::error::coded;
 use super::scalars::{BigInt, Instant};
-use async_graphql::{Context, ID, Json, Result, SimpleObject};
-use domain::id::TaskId;
+use async_graphql::{ID, Json, Result, SimpleObject};
 use projections::query::HistoryRow;
 
 /// Most events in one answer.
@@ -54,17 +52,16 @@ impl From<HistoryRow> for HistoryEvent {
     }
 }
 
-/// A task's history, if the caller may see the task.
-pub(crate) async fn history(
-    ctx: &Context<'_>,
-    task: TaskId,
-    first: Option<i32>,
-    after: Option<BigInt>,
-) -> Result<Option<Vec<HistoryEvent>>> {
+/// Which part of a history is asked for: after which position, and how many events.
+pub(crate) fn part(first: Option<i32>, after: Option<BigInt>) -> Result<(i64, u32)> {
     let count = u32::try_from(first.unwrap_or(DEFAULT_EVENTS))
         .ok()
         .filter(|count| (1..=MAX_EVENTS).contains(count))
         .ok_or_else(|| coded("BAD_PAGE", format!("first is from 1 to {MAX_EVENTS}")))?;
-    let rows = super::context::history(ctx, HistoryKey { task, after: after.map_or(0, |it| it.0), count }).await?;
-    Ok(rows.map(|rows| rows.into_iter().map(HistoryEvent::from).collect()))
+    Ok((after.map_or(0, |it| it.0), count))
+}
+
+/// Recorded events as they are answered.
+pub(crate) fn shown(rows: Vec<HistoryRow>) -> Vec<HistoryEvent> {
+    rows.into_iter().map(HistoryEvent::from).collect()
 }

@@ -58,7 +58,7 @@ impl<M: Send + Sync + 'static> TaskPayload<M> {
         };
         let seen = state(ctx)?.reader.wait_for_version(viewer(ctx)?, task, version, patience(ctx)?).await;
         match seen.map_err(|error| fault(ctx, &error))? {
-            Seen::Fresh(row) => Ok(Some(Task(row))),
+            Seen::Fresh(row) => Ok(Some(Task::alone(row))),
             Seen::Behind { .. } | Seen::Nothing => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use super::asset::Asset;
 use super::attempt::Attempt;
 use super::context::{caller, state, viewer};
 use super::error::{coded, fault};
-use super::history::{HistoryEvent, history};
+use super::history::{HistoryEvent, part, shown};
 use super::names::TaskState;
 use super::node_id::{Kind, read_global};
 use super::page::window;
@@ -77,11 +77,11 @@ impl Query {
         let reader = &state(ctx)?.reader;
         let Some(version) = at_least_version else {
             let row = reader.task(viewer, task).await.map_err(|error| fault(ctx, &error))?;
-            return Ok(row.map(Task));
+            return Ok(row.map(Task::alone));
         };
         let seen = reader.wait_for_version(viewer, task, version, patience(ctx)?).await;
         match seen.map_err(|error| fault(ctx, &error))? {
-            Seen::Fresh(row) => Ok(Some(Task(row))),
+            Seen::Fresh(row) => Ok(Some(Task::alone(row))),
             Seen::Behind { shown } => Err(behind(shown)),
             Seen::Nothing => Ok(None),
         }
@@ -136,7 +136,7 @@ impl Query {
 
     /// Everything that was recorded about a task, in order, from the facts themselves. It is complete as soon as a mutation has
     /// answered.
-    #[graphql(complexity = "20 + 20 * child_complexity")]
+    #[graphql(complexity = "20 + first.unwrap_or(200).clamp(1, 1000) as usize / 10 * child_complexity")]
     async fn task_history(
         &self,
         ctx: &Context<'_>,
@@ -144,7 +144,10 @@ impl Query {
         #[graphql(desc = "At most so many, 1 to 1000; 200 where no number is given.")] first: Option<i32>,
         #[graphql(desc = "Only events after this position.")] after: Option<BigInt>,
     ) -> Result<Option<Vec<HistoryEvent>>> {
-        history(ctx, TaskId(Kind::Task.read(&task_id)?), first, after).await
+        let (viewer, task) = (viewer(ctx)?, TaskId(Kind::Task.read(&task_id)?));
+        let (after, count) = part(first, after)?;
+        let histories = state(ctx)?.reader.histories(viewer, &[task], after, count).await;
+        Ok(histories.map_err(|error| fault(ctx, &error))?.remove(&task).map(shown))
     }
 
     /// Anything by its global id.
@@ -158,7 +161,7 @@ impl Query {
         let (kind, id) = read_global(&id).ok_or_else(|| coded("BAD_ID", "not a global id"))?;
         let reader = &state(ctx)?.reader;
         let found = match kind {
-            Kind::Task => reader.task(viewer, TaskId(id)).await.map(|it| it.map(|row| Node::Task(Task(row)))),
+            Kind::Task => reader.task(viewer, TaskId(id)).await.map(|it| it.map(|row| Node::Task(Task::alone(row)))),
             Kind::Attempt => {
                 reader.attempt(viewer, AttemptId(id)).await.map(|it| it.map(|row| Node::Attempt(Attempt(row))))
             }

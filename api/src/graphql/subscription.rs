@@ -88,7 +88,7 @@ impl Follower {
                     self.ended = is_terminal;
                     if row.version > self.sent {
                         self.sent = row.version;
-                        return Some((Ok(Task(row)), self));
+                        return Some((Ok(Task::alone(row)), self));
                     }
                     if is_terminal {
                         return None;

@@ -5,12 +5,14 @@ use super::error::{coded, fault};
 use super::names::{TaskState, name_of};
 use super::page::{Edge, PageInfo, Place, edges};
 use super::scalars::Instant;
+use super::siblings::Siblings;
 use super::task::Task;
 use async_graphql::{ComplexObject, Context, Enum, Error, InputObject, Result, SimpleObject};
 use domain::id::TaskId;
 use domain::task::ErrorClass;
 use domain::time::Timestamp;
 use projections::query::{self, Cursor, Window};
+use std::sync::Arc;
 
 /// Most words in one list of a filter.
 const MAX_WORDS: usize = 100;
@@ -144,6 +146,9 @@ pub(crate) async fn page(
 ) -> Result<TaskConnection> {
     let order = order.map(query::TaskOrder::from).unwrap_or_default();
     let page = state(ctx)?.reader.tasks(viewer(ctx)?, &filter, order, window).await;
-    let (edges, page_info) = edges(page.map_err(|error| fault(ctx, &error))?, |row| row.cursor(), Task);
+    let page = page.map_err(|error| fault(ctx, &error))?;
+    let siblings = Siblings::of(&page.rows);
+    let task = |row| Task::among(row, Arc::clone(&siblings));
+    let (edges, page_info) = edges(page, |row| row.cursor(), task);
     Ok(TaskConnection { edges, page_info, filter })
 }

@@ -34,3 +34,23 @@ async fn graphql_over_http_is_spoken_as_specified() -> Result<()> {
     assert!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
+
+/// A frontend's libraries: urql and graphql-ws query, mutate and subscribe, and find their way back after the connection is lost.
+#[tokio::test]
+async fn a_frontend_finds_its_way_back() -> Result<()> {
+    let world = World::new().await?;
+    world.grant(world.tenant, 1_000).await?;
+    let server = world.serve().await?;
+    let said = run("client.mjs", &[server.address.to_string(), world.creator()?]).await?;
+    let seen =
+        |what: &str| said.iter().filter(|line| line["what"] == what).map(|line| &line["seen"]).collect::<Vec<_>>();
+    let submitted = seen("submitted");
+    assert!(submitted.len() == 1 && submitted[0]["version"] == 1 && submitted[0]["refusal"].is_null(), "{said:?}");
+    let read = seen("read");
+    assert_eq!([&read[0]["state"], &read[1]["state"]], ["QUEUED", "CANCELED"], "{said:?}");
+    assert_eq!(read[0]["hold"], "120", "credits are text");
+    assert_eq!(seen("connected").len(), 2, "it was connected again: {said:?}");
+    let steps: Vec<&str> = seen("followed").iter().filter_map(|step| step["state"].as_str()).collect();
+    assert_eq!(steps, ["QUEUED", "QUEUED", "CANCELED"]);
+    Ok(())
+}

@@ -124,6 +124,41 @@ async fn g12_an_instant_is_read_alike_in_literals_and_variables() -> Result<()> 
     Ok(())
 }
 
+/// G12: one rule for ids.
+#[tokio::test]
+async fn g12_an_id_is_read_alike_in_literals_and_variables() -> Result<()> {
+    let world = World::new().await?;
+    tasks(&world, world.tenant, 1, 1).await?;
+    let creator = world.creator()?;
+    let list = world.ask(&creator, "{ tasks { edges { node { id taskId } } } }", json!({})).await?;
+    let node = &list["data"]["tasks"]["edges"][0]["node"];
+    let uuid = node["taskId"].as_str().context("a task")?;
+    let forms = [
+        (node["id"].clone(), None),
+        (json!(uuid), None),
+        (json!(uuid.to_uppercase()), None),
+        (json!(7), Some("BAD_ID")),
+        (json!(4_294_967_296_i64), Some("BAD_ID")),
+        (json!("7"), Some("BAD_ID")),
+        (json!(uuid.replace('-', "")), Some("BAD_ID")),
+        (json!(""), Some("BAD_ID")),
+        (json!(7.5), Some("no error code")),
+        (json!(true), Some("no error code")),
+    ];
+    for (form, refused) in forms {
+        let literal = world.ask(&creator, &format!("{{ task(id: {form}) {{ taskId }} }}"), json!({})).await?;
+        let variable = "query($id: ID!) { task(id: $id) { taskId } }";
+        let variable = world.ask(&creator, variable, json!({"id": form})).await?;
+        for answer in [literal, variable] {
+            match refused {
+                Some(expected) => assert!(answer["errors"].is_array() && code(&answer) == expected, "{form}: {answer}"),
+                None => assert_eq!(answer["data"]["task"]["taskId"], uuid, "{form}: {answer}"),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// All pages of a walk, while other tasks come in before, between and after.
 async fn walk(world: &World, order: &str, forward: bool) -> Result<Vec<String>> {
     let creator = world.creator()?;

@@ -2,7 +2,7 @@
 
 use crate::doubles::{MemoryObjects, Reasons, WordLinks, WordProvider};
 use anyhow::{Context, Result};
-use api::{ApiConfig, ApiState, Catalogue, Claims, Role, mint, router};
+use api::{ApiConfig, ApiState, Catalogue, Claims, KeySet, Role, mint, router};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -95,6 +95,7 @@ impl World {
             catalogue: Catalogue::default(),
             config,
             readiness: Arc::new(Reasons(Vec::new())),
+            keys: KeySet::default(),
             links: Arc::new(WordLinks),
         };
         let mut background = JoinSet::new();

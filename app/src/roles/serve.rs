@@ -1,11 +1,11 @@
 //! HTTP: GraphQL, uploads, links, provider callbacks.
 
 use super::parts::providers_of;
-use super::{Parts, Supervisor};
+use super::{Parts, Supervisor, keys};
 use crate::Settings;
 use crate::ready::Health;
 use anyhow::Context;
-use api::{ApiState, LinkRefused, LinkVerifier, Readiness};
+use api::{ApiState, KeySet, LinkRefused, LinkVerifier, Readiness};
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use media::Objects;
@@ -51,6 +51,10 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
         .with_context(|| format!("{listen} can not be listened on: is the port taken? Set AIVIDEO_API__LISTEN"))?;
     let objects = parts.objects(settings)?;
     let reader = Reader::new(&parts.store);
+    let keys = KeySet::default();
+    if let Some(jwks) = config.jwks.clone() {
+        keys::start(supervisor, parts, jwks, keys.clone())?;
+    }
     let router = api::router(ApiState {
         store: parts.store.clone(),
         reader: reader.clone(),
@@ -59,6 +63,7 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
         catalogue: settings.catalogue.clone(),
         config,
         readiness: Arc::new(Ready { health: Arc::clone(&parts.health), reader: reader.clone() }),
+        keys,
         links: Arc::new(Links(objects)),
     })?;
     let stop = parts.stop.clone();
