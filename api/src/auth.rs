@@ -1,9 +1,12 @@
-//! Who calls: a JSON Web Token, HS256.
+//! Who calls: a JSON Web Token. HS256 with a secret, for development and for services that know it; RS256, ES256 or EdDSA with the
+//! public keys of whoever gives out tokens.
 
 use crate::clock::now;
+use crate::config::ApiConfig;
+use crate::jwks::KeySet;
 use domain::id::TenantId;
 use domain::time::Timestamp;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode};
 use projections::query::Viewer;
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +71,18 @@ pub fn mint(secret: &str, claims: &Claims) -> Result<String, BadToken> {
 /// Checks tokens.
 #[derive(Clone)]
 pub struct TokenKeys {
-    key: DecodingKey,
-    rules: Validation,
+    /// For tokens of this service's own, HS256.
+    secret: Option<DecodingKey>,
+    /// For tokens of somebody else's, by whose private key they are signed.
+    issuer: Option<Issuer>,
+}
+
+/// Whoever gives out tokens, and the service they are for: a token for another service is none for this one.
+#[derive(Clone)]
+struct Issuer {
+    keys: KeySet,
+    name: String,
+    audience: String,
 }
 
 impl TokenKeys {
@@ -81,12 +94,38 @@ impl TokenKeys {
         if secret.len() < MIN_SECRET {
             return Err(BadToken::Secret);
         }
-        // One algorithm, so that a token can not choose a weaker one; "none" is never accepted.
-        let mut rules = Validation::new(Algorithm::HS256);
-        rules.leeway = 0;
-        rules.validate_aud = false;
-        let key = DecodingKey::from_secret(secret.as_bytes()).map_err(|_| BadToken::Secret)?;
-        Ok(Self { key, rules })
+        let secret = DecodingKey::from_secret(secret.as_bytes()).map_err(|_| BadToken::Secret)?;
+        Ok(Self { secret: Some(secret), issuer: None })
+    }
+
+    /// What the settings say: a secret, a key set, or both.
+    ///
+    /// # Errors
+    /// [`BadToken::Secret`]: neither, or a secret that is too short.
+    pub(crate) fn of(config: &ApiConfig, keys: &KeySet) -> Result<Self, BadToken> {
+        let Some(jwks) = &config.jwks else { return Self::new(&config.token_secret) };
+        let secret = if config.token_secret.is_empty() { None } else { Self::new(&config.token_secret)?.secret };
+        let (name, audience) = (jwks.issuer.clone(), jwks.audience.clone());
+        Ok(Self { secret, issuer: Some(Issuer { keys: keys.clone(), name, audience }) })
+    }
+
+    /// The key for a token, and what else it must say. Each key has one algorithm, so that a token can not choose a weaker one;
+    /// "none" is never accepted.
+    fn rules(&self, token: &str) -> Option<(DecodingKey, Validation)> {
+        let header = decode_header(token).ok()?;
+        if header.alg == Algorithm::HS256 {
+            let mut rules = Validation::new(Algorithm::HS256);
+            rules.validate_aud = false;
+            return Some((self.secret.clone()?, rules));
+        }
+        let issuer = self.issuer.as_ref()?;
+        let key = issuer.keys.find(&header.kid?)?;
+        let mut rules = Validation::new(key.algorithm);
+        rules.set_audience(&[&issuer.audience]);
+        rules.set_issuer(&[&issuer.name]);
+        rules.set_required_spec_claims(&["exp", "iss", "aud"]);
+        rules.validate_nbf = true;
+        Some((key.key, rules))
     }
 
     /// Who a token stands for.
@@ -97,7 +136,9 @@ impl TokenKeys {
         if token.len() > MAX_TOKEN {
             return Err(BadToken::Invalid);
         }
-        let claims = decode::<Claims>(token, &self.key, &self.rules)
+        let (key, mut rules) = self.rules(token).ok_or(BadToken::Invalid)?;
+        rules.leeway = 0;
+        let claims = decode::<Claims>(token, &key, &rules)
             .map_err(|error| match error.kind() {
                 jsonwebtoken::errors::ErrorKind::ExpiredSignature => BadToken::Expired,
                 _ => BadToken::Invalid,
@@ -199,5 +240,110 @@ mod tests {
         assert_eq!(keys.verify_bearer(&format!("Basic {good}")), Err(BadToken::Invalid));
         assert_eq!(mint("short", &claims(soon)), Err(BadToken::Secret));
         Ok(())
+    }
+
+    /// Signs as an issuer would: with a private key, and with claims of its own.
+    fn signed(algorithm: Algorithm, key: &EncodingKey, id: Option<&str>, change: serde_json::Value) -> String {
+        let mut said = serde_json::json!({"sub": "ada", "tenant": claims(0).tenant, "roles": ["creator"],
+            "exp": now().timestamp() + 60, "iss": "https://login.example", "aud": "aivideo", "email": "ada@example.com"});
+        for (name, value) in change.as_object().into_iter().flatten() {
+            said[name] = value.clone();
+        }
+        let header = Header { kid: id.map(str::to_owned), ..Header::new(algorithm) };
+        encode(&header, &said, key).expect("a token")
+    }
+
+    fn issuers() -> [(Algorithm, EncodingKey); 3] {
+        let rsa = EncodingKey::from_rsa_der(include_bytes!("../tests/keys/rsa.der"));
+        let curve = EncodingKey::from_ec_der(include_bytes!("../tests/keys/p256.der"));
+        let edwards = EncodingKey::from_ed_der(include_bytes!("../tests/keys/ed25519.der"));
+        [(Algorithm::RS256, rsa), (Algorithm::ES256, curve), (Algorithm::EdDSA, edwards)]
+    }
+
+    /// The issuers' public keys under their names, among others that can not be used.
+    fn published() -> String {
+        let jwk = |(algorithm, key): &(Algorithm, EncodingKey)| {
+            let jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(key, *algorithm).expect("a public key");
+            let mut jwk = serde_json::to_value(jwk).expect("JSON");
+            jwk["kid"] = format!("{algorithm:?}").into();
+            jwk
+        };
+        let mut keys: Vec<serde_json::Value> = issuers().iter().map(jwk).collect();
+        let mut encryption = keys[0].clone();
+        encryption["kid"] = "encryption".into();
+        encryption["use"] = "enc".into();
+        keys.extend([
+            encryption,
+            serde_json::json!({"kty": "oct", "k": "c2VjcmV0", "kid": "HS256"}),
+            serde_json::json!({"kty": "?"}),
+        ]);
+        serde_json::json!({ "keys": keys }).to_string()
+    }
+
+    fn with_key_set() -> (TokenKeys, KeySet) {
+        let keys = KeySet::default();
+        let mut config = ApiConfig::with_secret("");
+        let (issuer, audience) = ("https://login.example".to_owned(), "aivideo".to_owned());
+        config.jwks = Some(crate::config::JwksConfig { url: String::new(), issuer, audience, refresh_seconds: 60 });
+        (TokenKeys::of(&config, &keys).expect("keys"), keys)
+    }
+
+    #[test]
+    fn tokens_of_an_issuer_are_believed_by_its_public_keys() {
+        let (tokens, keys) = with_key_set();
+        let [(algorithm, rsa), ..] = issuers();
+        let early = signed(algorithm, &rsa, Some("RS256"), serde_json::json!({}));
+        assert_eq!(tokens.verify(&early), Err(BadToken::Invalid), "no keys were fetched yet");
+        assert_eq!(keys.replace(&published()).expect("a key set"), 3);
+        for (algorithm, key) in issuers() {
+            let id = format!("{algorithm:?}");
+            let sign = |id: Option<&str>, change| tokens.verify(&signed(algorithm, &key, id, change));
+            let caller = sign(Some(&id), serde_json::json!({})).expect("a token that is believed");
+            assert!(caller.subject == "ada" && caller.roles == [Role::Creator]);
+            let over = now().timestamp() - 1;
+            assert_eq!(sign(Some(&id), serde_json::json!({"exp": over})), Err(BadToken::Expired));
+            for change in [
+                serde_json::json!({"iss": "https://login.example.org"}),
+                serde_json::json!({"aud": "another"}),
+                serde_json::json!({"iss": null}),
+                serde_json::json!({"aud": null}),
+                serde_json::json!({"nbf": now().timestamp() + 30}),
+                serde_json::json!({"roles": ["root"]}),
+            ] {
+                assert_eq!(sign(Some(&id), change.clone()), Err(BadToken::Invalid), "{algorithm:?} {change}");
+            }
+            for wrong in [None, Some("unknown"), Some("encryption"), Some("HS256")] {
+                assert_eq!(sign(wrong, serde_json::json!({})), Err(BadToken::Invalid), "{algorithm:?} {wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_used_with_its_own_algorithm_only() {
+        let (tokens, keys) = with_key_set();
+        keys.replace(&published()).expect("a key set");
+        // The public key is no secret: a token that is signed with it as if it were one is not believed.
+        let public = EncodingKey::from_secret(published().as_bytes()).expect("a secret");
+        let confused = signed(Algorithm::HS256, &public, Some("RS256"), serde_json::json!({}));
+        assert_eq!(tokens.verify(&confused), Err(BadToken::Invalid));
+        let [(_, rsa), (_, curve), _] = issuers();
+        for (algorithm, key, id) in [(Algorithm::RS512, &rsa, "RS256"), (Algorithm::ES256, &curve, "EdDSA")] {
+            let token = signed(algorithm, key, Some(id), serde_json::json!({}));
+            assert_eq!(tokens.verify(&token), Err(BadToken::Invalid));
+        }
+        let ours = mint(SECRET, &claims(now().timestamp() + 60)).expect("a token");
+        assert_eq!(tokens.verify(&ours), Err(BadToken::Invalid), "without a secret no token of that kind is believed");
+    }
+
+    #[test]
+    fn a_bad_key_set_changes_nothing() {
+        let (tokens, keys) = with_key_set();
+        keys.replace(&published()).expect("a key set");
+        for bad in ["", "[]", "{}", r#"{"keys": []}"#, r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "RS256"}]}"#]
+        {
+            assert!(keys.replace(bad).is_err(), "{bad}");
+        }
+        let [(algorithm, rsa), ..] = issuers();
+        assert!(tokens.verify(&signed(algorithm, &rsa, Some("RS256"), serde_json::json!({}))).is_ok());
     }
 }

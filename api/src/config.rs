@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// How the API is served.
 #[derive(Clone, Deserialize)]
@@ -13,8 +14,12 @@ pub struct ApiConfig {
     /// Where clients and providers reach it: scheme, host and port.
     #[serde(default = "default_public_url")]
     pub public_url: String,
-    /// Secret that tokens are signed with (HS256). At least 32 bytes, never printed.
+    /// Secret that tokens are signed with (HS256). At least 32 bytes, never printed. With `jwks` it may be left out, and should be.
+    #[serde(default)]
     pub token_secret: String,
+    /// Whoever gives out tokens that are signed with a private key of theirs.
+    #[serde(default)]
+    pub jwks: Option<JwksConfig>,
     /// Whether the schema may be asked for.
     #[serde(default = "yes")]
     pub introspection: bool,
@@ -48,6 +53,33 @@ pub struct ApiConfig {
     /// Largest complexity of a query: about the number of fields in its answer.
     #[serde(default = "default_complexity")]
     pub max_complexity: usize,
+    /// A list of operations that clients may name by id: a JSON object of ids and texts.
+    #[serde(default)]
+    pub operations_file: Option<PathBuf>,
+    /// Whether only listed operations are answered.
+    #[serde(default)]
+    pub only_listed_operations: bool,
+    /// How many points of complexity each tenant may ask for in a second, of each process. No limit by default.
+    #[serde(default)]
+    pub points_per_second: Option<u32>,
+    /// How many points may be asked for at once after a pause.
+    #[serde(default = "default_burst")]
+    pub points_burst: u32,
+}
+
+/// Whoever gives out tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JwksConfig {
+    /// Where their public keys are: a JSON Web Key Set, by https, or by http on this machine.
+    pub url: String,
+    /// Their name, as tokens say it in `iss`.
+    pub issuer: String,
+    /// This service's name, as tokens say it in `aud`.
+    pub audience: String,
+    /// How often the keys are fetched, in seconds: a new key is published that long before it is used.
+    #[serde(default = "default_refresh")]
+    pub refresh_seconds: u64,
 }
 
 impl std::fmt::Debug for ApiConfig {
@@ -67,6 +99,11 @@ impl std::fmt::Debug for ApiConfig {
             .field("allowed_origins", &self.allowed_origins)
             .field("max_depth", &self.max_depth)
             .field("max_complexity", &self.max_complexity)
+            .field("jwks", &self.jwks)
+            .field("operations_file", &self.operations_file)
+            .field("only_listed_operations", &self.only_listed_operations)
+            .field("points_per_second", &self.points_per_second)
+            .field("points_burst", &self.points_burst)
             .finish()
     }
 }
@@ -90,6 +127,11 @@ impl ApiConfig {
             allowed_origins: Vec::new(),
             max_depth: default_depth(),
             max_complexity: default_complexity(),
+            jwks: None,
+            operations_file: None,
+            only_listed_operations: false,
+            points_per_second: None,
+            points_burst: default_burst(),
         }
     }
 }
@@ -136,6 +178,14 @@ const fn default_depth() -> usize {
 
 const fn default_complexity() -> usize {
     5_000
+}
+
+const fn default_burst() -> u32 {
+    50_000
+}
+
+const fn default_refresh() -> u64 {
+    300
 }
 
 #[cfg(test)]

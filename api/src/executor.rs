@@ -1,8 +1,9 @@
 //! Carries GraphQL requests out, over HTTP and WebSocket alike: measures the text first, and sends introspection its own way.
 
 use crate::graphql::ApiSchema;
+use crate::operations::Operations;
 use crate::shape;
-use async_graphql::parser::types::{ExecutableDocument, Selection};
+use async_graphql::parser::types::{ExecutableDocument, OperationType, Selection};
 use async_graphql::{Data, Executor, Name, PathSegment, Request, Response, ServerError, Value};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -17,11 +18,13 @@ pub(crate) struct Guarded {
     pub(crate) schema: ApiSchema,
     /// `None` where introspection is off.
     pub(crate) introspection: Option<ApiSchema>,
+    pub(crate) operations: Operations,
 }
 
 impl Guarded {
     /// The schema that is to answer, or the answer itself.
     fn choose(&self, request: &mut Request) -> Result<&ApiSchema, Box<Response>> {
+        self.operations.resolve(request).map_err(|unlisted| refusal(unlisted.code(), &unlisted.to_string()))?;
         shape::check(&request.query).map_err(|misshapen| refusal("QUERY_REFUSED", &misshapen.to_string()))?;
         let document = request.parsed_query().map_err(|error| Box::new(Response::from_errors(vec![error])))?;
         if too_many_mutations(document) {
@@ -31,6 +34,18 @@ impl Guarded {
             Some(schema) if asks_for_schema_only(document) => schema,
             _ => &self.schema,
         })
+    }
+}
+
+impl Guarded {
+    /// Whether nothing but queries can come of a request. One that can not be read changes nothing: what is wrong with it is
+    /// answered when it is carried out.
+    pub(crate) fn only_queries(&self, request: &mut Request) -> bool {
+        if self.operations.resolve(request).is_err() || shape::check(&request.query).is_err() {
+            return true;
+        }
+        let Ok(document) = request.parsed_query() else { return true };
+        document.operations.iter().all(|(_, operation)| operation.node.ty == OperationType::Query)
     }
 }
 
@@ -54,8 +69,7 @@ fn asks_for_schema_only(document: &ExecutableDocument) -> bool {
 /// Fragments count as one field each on the way in; the complexity limit counts what is in them.
 fn too_many_mutations(document: &ExecutableDocument) -> bool {
     document.operations.iter().any(|(_, operation)| {
-        operation.node.ty == async_graphql::parser::types::OperationType::Mutation
-            && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
+        operation.node.ty == OperationType::Mutation && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
     })
 }
 

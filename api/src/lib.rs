@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod auth;
+mod budget;
 mod callbacks;
 mod clock;
 mod config;
@@ -10,7 +11,10 @@ mod explorer;
 mod graphql;
 mod http;
 mod idempotency;
+mod jwks;
 mod objects;
+mod operations;
+mod over_http;
 mod ports;
 mod range;
 mod router;
@@ -20,7 +24,9 @@ mod uploads;
 mod websocket;
 
 pub use auth::{BadToken, Caller, Claims, Role, TokenKeys, mint};
-pub use config::ApiConfig;
+pub use config::{ApiConfig, JwksConfig};
 pub use graphql::schema_sdl;
+pub use jwks::{BadKeySet, KeySet};
+pub use operations::BadOperations;
 pub use ports::{LinkRefused, LinkVerifier, Readiness};
 pub use router::{ApiState, StartError, router};

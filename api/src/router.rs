@@ -4,14 +4,17 @@ use crate::auth::{BadToken, TokenKeys};
 use crate::config::ApiConfig;
 use crate::correlation::correlate;
 use crate::executor::Guarded;
-use crate::graphql::{Call, Loaders, introspection_schema, schema};
+use crate::graphql::{Call, introspection_schema, schema};
 use crate::http::caller;
 use crate::idempotency::{self, HeaderKey};
+use crate::jwks::KeySet;
+use crate::operations::{BadOperations, Operations};
+use crate::over_http::{Media, answer, failure, from_address, from_body, is_json};
 use crate::ports::{LinkVerifier, Readiness};
 use crate::{callbacks, explorer, objects, uploads, websocket};
 use async_graphql::{Executor, Request};
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -21,7 +24,6 @@ use eventstore::Store;
 use projections::query::Reader;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use workers::catalogue::SharedCatalogue;
 use workers::ports::{ObjectStore, Provider};
@@ -42,6 +44,8 @@ pub struct ApiState {
     pub config: ApiConfig,
     /// Whether this process can do its work.
     pub readiness: Arc<dyn Readiness>,
+    /// Public keys of whoever gives out tokens, where the settings name them. Somebody must fetch them.
+    pub keys: KeySet,
     /// Checks signed links.
     pub links: Arc<dyn LinkVerifier>,
 }
@@ -50,8 +54,11 @@ pub struct ApiState {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The token secret can not be used.
-    #[error("api.token_secret: {0}")]
+    #[error("api.token_secret: {0}, or api.jwks must name who gives out tokens")]
     TokenSecret(#[from] BadToken),
+    /// The list of operations can not be used.
+    #[error(transparent)]
+    Operations(#[from] BadOperations),
     /// An allowed origin can not be read.
     #[error("api.allowed_origins: {0:?} is not an origin such as http://localhost:5173")]
     Origin(String),
@@ -61,7 +68,6 @@ pub(crate) struct Shared {
     pub(crate) state: Arc<ApiState>,
     pub(crate) executor: Guarded,
     pub(crate) keys: TokenKeys,
-    pub(crate) tasks: TaskTracker,
 }
 
 /// The whole API.
@@ -71,14 +77,18 @@ pub(crate) struct Shared {
 pub fn router(state: ApiState) -> Result<Router, StartError> {
     let state = Arc::new(state);
     let config = &state.config;
-    let keys = TokenKeys::new(&config.token_secret)?;
+    let keys = TokenKeys::of(config, &state.keys)?;
+    let operations = Operations::read(config.operations_file.as_deref(), config.only_listed_operations)?;
     let cors = cors(&config.allowed_origins)?;
     let body_limit = config.max_body_bytes;
-    let executor =
-        Guarded { schema: schema(Arc::clone(&state)), introspection: config.introspection.then(introspection_schema) };
-    let shared = Arc::new(Shared { state, executor, keys, tasks: TaskTracker::new() });
+    let executor = Guarded {
+        schema: schema(Arc::clone(&state)),
+        introspection: config.introspection.then(introspection_schema),
+        operations,
+    };
+    let shared = Arc::new(Shared { state, executor, keys });
     let mut router = Router::new()
-        .route("/graphql", get(explorer::page).post(execute).layer(DefaultBodyLimit::max(body_limit)))
+        .route("/graphql", get(get_graphql).post(post_graphql).layer(DefaultBodyLimit::max(body_limit)))
         .route("/graphql/graphiql", get(explorer::graphiql))
         .route("/graphql/ws", get(websocket::upgrade))
         // The upload limits itself: it is streamed, never held in memory.
@@ -115,42 +125,71 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, StartError> {
 }
 
 /// `POST /graphql`: one request per body. A list of requests is refused, as is any body that a web form could send.
-async fn execute(
+async fn post_graphql(
     State(shared): State<Arc<Shared>>,
     axum::Extension(correlation): axum::Extension<CorrelationId>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let media = match accepted(&headers) {
+        Ok(media) => media,
+        Err(response) => return *response,
+    };
     if !is_json(&headers) {
-        let message = "the body is application/json";
-        return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, "BAD_REQUEST", message);
+        let message = "the body is application/json in UTF-8";
+        return failure(media, StatusCode::UNSUPPORTED_MEDIA_TYPE, "BAD_REQUEST", message);
     }
-    let caller = match caller(&headers, &shared.keys) {
-        Ok(caller) => caller,
-        Err(bad) => return failure(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &bad.to_string()),
-    };
-    let Ok(request) = serde_json::from_slice::<Request>(&body) else {
-        let message = "the body is one GraphQL request: {\"query\", \"variables\", \"operationName\"}";
-        return failure(StatusCode::BAD_REQUEST, "BAD_REQUEST", message);
-    };
-    let mut request = request;
-    if let Some(caller) = &caller {
-        request = request.data(Loaders::new(&shared.state.reader, caller.viewer(), &shared.tasks));
+    match from_body(&body) {
+        Ok(request) => shared.carry_out(media, &headers, correlation, request).await,
+        Err(bad) => failure(media, StatusCode::BAD_REQUEST, "BAD_REQUEST", &bad.to_string()),
     }
-    let call = Call { caller, correlation, key: HeaderKey::of(&headers) };
-    let response = shared.executor.execute(request.data(call)).await;
-    Json(response).into_response()
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
-    let declared = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    declared.split(';').next().is_some_and(|it| it.trim().eq_ignore_ascii_case("application/json"))
+/// `GET /graphql`: a query in the address, or the explorer. Nothing that changes anything, and no subscription.
+async fn get_graphql(
+    State(shared): State<Arc<Shared>>,
+    axum::Extension(correlation): axum::Extension<CorrelationId>,
+    headers: HeaderMap,
+    Query(parameters): Query<Vec<(String, String)>>,
+) -> Response {
+    let Some(request) = from_address(parameters) else { return explorer::page(State(shared)).await };
+    let media = match accepted(&headers) {
+        Ok(media) => media,
+        Err(response) => return *response,
+    };
+    let mut request = match request {
+        Ok(request) => request,
+        Err(bad) => return failure(media, StatusCode::BAD_REQUEST, "BAD_REQUEST", &bad.to_string()),
+    };
+    if !shared.executor.only_queries(&mut request) {
+        let message = "GET is for queries: send mutations by POST, subscriptions to /graphql/ws";
+        return failure(media, StatusCode::METHOD_NOT_ALLOWED, "BAD_REQUEST", message);
+    }
+    shared.carry_out(media, &headers, correlation, request).await
 }
 
-/// An answer in GraphQL's form to what never became a GraphQL request.
-fn failure(status: StatusCode, code: &str, message: &str) -> Response {
-    let error = serde_json::json!({"message": message, "extensions": {"code": code}});
-    (status, Json(serde_json::json!({"data": null, "errors": [error]}))).into_response()
+fn accepted(headers: &HeaderMap) -> Result<Media, Box<Response>> {
+    Media::accepted(headers).ok_or_else(|| {
+        let message = "answers are application/graphql-response+json or application/json: name one of them in Accept";
+        Box::new(failure(Media::Json, StatusCode::NOT_ACCEPTABLE, "BAD_REQUEST", message))
+    })
+}
+
+impl Shared {
+    async fn carry_out(
+        &self,
+        media: Media,
+        headers: &HeaderMap,
+        correlation: CorrelationId,
+        request: Request,
+    ) -> Response {
+        let caller = match caller(headers, &self.keys) {
+            Ok(caller) => caller,
+            Err(bad) => return failure(media, StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &bad.to_string()),
+        };
+        let call = Call { caller, correlation, key: HeaderKey::of(headers) };
+        answer(media, self.executor.execute(request.data(call)).await)
+    }
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {

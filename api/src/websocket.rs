@@ -3,7 +3,7 @@
 //! The token comes in `connection_init`. The server closes a connection that does not send one in time, pings, and closes one
 //! whose client answers none of three pings.
 
-use crate::graphql::{Call, Loaders};
+use crate::graphql::Call;
 use crate::idempotency::HeaderKey;
 use crate::router::Shared;
 use async_graphql::{Data, Error, ErrorExtensions};
@@ -124,7 +124,6 @@ fn admit(
     })?;
     life.initialized.store(true, Ordering::Relaxed);
     let mut data = Data::default();
-    data.insert(Loaders::new(&shared.state.reader, caller.viewer(), &shared.tasks));
     data.insert(Call { caller: Some(caller), correlation, key: HeaderKey::Absent });
     Ok(data)
 }

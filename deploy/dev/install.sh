@@ -37,7 +37,14 @@ java_command() {
 
 apache_fetched() { [[ -f $ROCKETMQ/complete ]]; }
 
-# ensure_tools NEED…: installs what is missing of postgres, media, java, maven.
+# Node 18 or newer.
+node_installed() {
+    local version
+    version=$(node --version 2>/dev/null | sed -E 's/^v([0-9]+).*/\1/')
+    ((${version:-0} >= 18))
+}
+
+# ensure_tools NEED…: installs what is missing of postgres, media, java, maven, node, npm.
 ensure_tools() {
     local need packages=()
     for need in "$@"; do
@@ -47,6 +54,8 @@ ensure_tools() {
                 packages+=(ffmpeg) ;;
             java) java_command >/dev/null || packages+=(java) ;;
             maven) apache_fetched || command -v mvn >/dev/null || packages+=(maven) ;;
+            node) command -v node >/dev/null || packages+=(nodejs) ;;
+            npm) command -v npm >/dev/null || packages+=(npm) ;;
         esac
     done
     ((${#packages[@]} == 0)) || install_packages "${packages[@]}"
@@ -79,6 +88,29 @@ install_packages() {
 apt_get() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get -o DPkg::Lock::Timeout=600 install -y -q --no-install-recommends "$@" >/dev/null
+}
+
+# The packages that the API's tests speak to it with, as their lock file pins them.
+fetch_node_packages() {
+    local folder=$REPO/api/tests/conformance log attempt
+    # npm writes this file last.
+    if [[ $folder/node_modules/.package-lock.json -nt $folder/package-lock.json ]]; then return; fi
+    # One after the other: some packages of Node bring npm, and do not go together with a package of its own.
+    ensure_tools node
+    ensure_tools npm
+    node_installed ||
+        fail "The tests of the API need Node 18 or newer, and this system's packages have $(node --version 2>/dev/null || echo none): install it from https://nodejs.org, then run this again."
+    log=$(mktemp)
+    for attempt in 1 2 3; do
+        if npm ci --prefix "$folder" </dev/null >"$log" 2>&1; then
+            rm -f "$log"
+            return
+        fi
+        ((attempt == 3)) || say "  attempt $attempt of npm failed, trying again"
+    done
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    fail "npm could not fetch the packages of api/tests/conformance: check the network (npm's proxy settings are in ~/.npmrc), then run this again."
 }
 
 # Debian 12 has Java 17; later releases have newer ones under the default's name.

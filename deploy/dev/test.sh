@@ -35,6 +35,7 @@ prepare_tests() {
     need_cargo
     ensure_tools postgres media java maven
     apache_fetched || fetch_apache
+    fetch_node_packages
 }
 
 start_test_database() {

@@ -20,6 +20,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Why a test has no database.
@@ -138,7 +139,10 @@ impl TestDatabase {
     fn named(server: PgConnectOptions, name: String, policy: Policy) -> Self {
         let options = server.clone().database(&name);
         let owner = PgPoolOptions::new().max_connections(20).connect_lazy_with(options.clone());
-        let service = PgPoolOptions::new().max_connections(16).connect_lazy_with(as_service(options));
+        // The service's statements are told, for tests that count them; that one was slow, on a busy machine, is no news.
+        let (debug, off) = ("debug".parse().expect("a level of logs"), "off".parse().expect("a level of logs"));
+        let told = as_service(options).log_statements(debug).log_slow_statements(off, Duration::from_secs(1));
+        let service = PgPoolOptions::new().max_connections(16).connect_lazy_with(told);
         Self { store: Store::on(service, policy), owner, name, server }
     }
 

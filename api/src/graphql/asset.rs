@@ -4,9 +4,8 @@ use super::context::state;
 use super::error::{coded, fault};
 use super::names::{AssetKind, named};
 use super::node_id::Kind;
-use super::scalars::BigInt;
+use super::scalars::{BigInt, Instant};
 use async_graphql::{Context, ID, Object, Result};
-use chrono::{DateTime, Utc};
 use projections::query::AssetRow;
 use std::time::Duration;
 
@@ -82,7 +81,7 @@ impl Asset {
     }
 
     /// When it was recorded.
-    async fn created_at(&self) -> DateTime<Utc> {
-        self.0.created_at
+    async fn created_at(&self) -> Instant {
+        Instant(self.0.created_at)
     }
 }

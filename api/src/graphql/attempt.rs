@@ -3,9 +3,9 @@
 use super::error::coded;
 use super::names::{AttemptState, named};
 use super::node_id::Kind;
+use super::scalars::Instant;
 use super::task::Failure;
 use async_graphql::{ID, Object, Result};
-use chrono::{DateTime, Utc};
 use projections::query::AttemptRow;
 
 /// One try to have a provider carry out a task.
@@ -75,22 +75,22 @@ impl Attempt {
     }
 
     /// When its submission last began.
-    async fn submit_started_at(&self) -> Option<DateTime<Utc>> {
-        self.0.submit_started_at
+    async fn submit_started_at(&self) -> Option<Instant> {
+        self.0.submit_started_at.map(Instant)
     }
 
     /// When the answer to it came.
-    async fn submit_finished_at(&self) -> Option<DateTime<Utc>> {
-        self.0.submit_finished_at
+    async fn submit_finished_at(&self) -> Option<Instant> {
+        self.0.submit_finished_at.map(Instant)
     }
 
     /// When it was decided on.
-    async fn created_at(&self) -> DateTime<Utc> {
-        self.0.created_at
+    async fn created_at(&self) -> Instant {
+        Instant(self.0.created_at)
     }
 
     /// When it last changed.
-    async fn updated_at(&self) -> DateTime<Utc> {
-        self.0.updated_at
+    async fn updated_at(&self) -> Instant {
+        Instant(self.0.updated_at)
     }
 }

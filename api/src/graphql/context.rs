@@ -1,17 +1,14 @@
 //! What a resolver knows of the request it works for.
 
-use super::error::{coded, fault};
+use super::error::coded;
 use crate::auth::{Caller, Role};
 use crate::idempotency::HeaderKey;
 use crate::router::ApiState;
-use async_graphql::dataloader::{DataLoader, Loader};
-use async_graphql::{Context, Error, Result};
-use domain::id::{CausationId, CorrelationId, TaskId, TenantId};
+use async_graphql::{Context, Result};
+use domain::id::{CausationId, CorrelationId, TenantId};
 use eventstore::Meta;
-use projections::query::{AssetRow, AttemptRow, Reader, Viewer};
-use std::collections::HashMap;
+use projections::query::Viewer;
 use std::sync::Arc;
-use tokio_util::task::TaskTracker;
 
 /// A request, or a WebSocket connection.
 pub(crate) struct Call {
@@ -70,80 +67,4 @@ pub(crate) fn meta(ctx: &Context<'_>, tenant: TenantId) -> Result<Meta> {
         actor: caller(ctx)?.actor(),
         trace: correlation.0.simple().to_string(),
     })
-}
-
-/// Reads for many tasks at once. It keeps nothing: batching is for one moment, so nothing stale or of somebody else's is served.
-pub(crate) struct Loaders {
-    attempts: DataLoader<Attempts>,
-    assets: DataLoader<Assets>,
-}
-
-impl Loaders {
-    pub(crate) fn new(reader: &Reader, viewer: Viewer, tasks: &TaskTracker) -> Self {
-        let spawn = || {
-            let tasks = tasks.clone();
-            move |work| tasks.spawn(work)
-        };
-        Self {
-            attempts: DataLoader::new(Attempts { reader: reader.clone(), viewer }, spawn()),
-            assets: DataLoader::new(Assets { reader: reader.clone(), viewer }, spawn()),
-        }
-    }
-}
-
-/// A failed batch: shared by all who waited for it.
-type Failed = Arc<projections::query::ReadError>;
-
-struct Attempts {
-    reader: Reader,
-    viewer: Viewer,
-}
-
-impl Loader<TaskId> for Attempts {
-    type Value = Vec<AttemptRow>;
-    type Error = Failed;
-
-    async fn load(&self, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<AttemptRow>>, Failed> {
-        let rows = self.reader.attempts(self.viewer, tasks).await.map_err(Arc::new)?;
-        Ok(grouped(rows, |row| row.task))
-    }
-}
-
-struct Assets {
-    reader: Reader,
-    viewer: Viewer,
-}
-
-impl Loader<TaskId> for Assets {
-    type Value = Vec<AssetRow>;
-    type Error = Failed;
-
-    async fn load(&self, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<AssetRow>>, Failed> {
-        let rows = self.reader.assets(self.viewer, tasks).await.map_err(Arc::new)?;
-        Ok(grouped(rows, |row| row.task))
-    }
-}
-
-fn grouped<T>(rows: Vec<T>, task: impl Fn(&T) -> TaskId) -> HashMap<TaskId, Vec<T>> {
-    let mut groups: HashMap<TaskId, Vec<T>> = HashMap::new();
-    for row in rows {
-        groups.entry(task(&row)).or_default().push(row);
-    }
-    groups
-}
-
-/// The attempts of a task, by number.
-pub(crate) async fn attempts(ctx: &Context<'_>, task: TaskId) -> Result<Vec<AttemptRow>> {
-    let loaded = ctx.data::<Loaders>()?.attempts.load_one(task).await;
-    loaded.map(Option::unwrap_or_default).map_err(|error| failed(ctx, &error))
-}
-
-/// The assets of a task.
-pub(crate) async fn assets(ctx: &Context<'_>, task: TaskId) -> Result<Vec<AssetRow>> {
-    let loaded = ctx.data::<Loaders>()?.assets.load_one(task).await;
-    loaded.map(Option::unwrap_or_default).map_err(|error| failed(ctx, &error))
-}
-
-fn failed(ctx: &Context<'_>, error: &Failed) -> Error {
-    fault(ctx, error.as_ref())
 }

@@ -1,11 +1,8 @@
 //! Recorded events as auditors see them.
 
-use super::context::{state, viewer};
-use super::error::{coded, fault};
-use super::scalars::BigInt;
-use async_graphql::{Context, ID, Json, Result, SimpleObject};
-use chrono::{DateTime, Utc};
-use domain::id::TaskId;
+use super::error::coded;
+use super::scalars::{BigInt, Instant};
+use async_graphql::{ID, Json, Result, SimpleObject};
 use projections::query::HistoryRow;
 
 /// Most events in one answer.
@@ -27,7 +24,7 @@ pub(crate) struct HistoryEvent {
     /// Version of its body's form.
     schema_version: i32,
     /// When, by the database's clock.
-    recorded_at: DateTime<Utc>,
+    recorded_at: Instant,
     /// Who: `user:…`, `provider:…`, or the consumer that worked.
     actor: String,
     /// The request that started the chain.
@@ -46,7 +43,7 @@ impl From<HistoryRow> for HistoryEvent {
             version: BigInt(row.version),
             name: row.name,
             schema_version: i32::from(row.schema_version),
-            recorded_at: row.recorded_at,
+            recorded_at: Instant(row.recorded_at),
             actor: row.actor,
             correlation_id: ID(row.correlation.to_string()),
             causation_id: ID(row.causation.to_string()),
@@ -55,21 +52,16 @@ impl From<HistoryRow> for HistoryEvent {
     }
 }
 
-/// A task's history, if the caller may see the task.
-pub(crate) async fn history(
-    ctx: &Context<'_>,
-    task: TaskId,
-    first: Option<i32>,
-    after: Option<BigInt>,
-) -> Result<Option<Vec<HistoryEvent>>> {
+/// Which part of a history is asked for: after which position, and how many events.
+pub(crate) fn part(first: Option<i32>, after: Option<BigInt>) -> Result<(i64, u32)> {
     let count = u32::try_from(first.unwrap_or(DEFAULT_EVENTS))
         .ok()
         .filter(|count| (1..=MAX_EVENTS).contains(count))
         .ok_or_else(|| coded("BAD_PAGE", format!("first is from 1 to {MAX_EVENTS}")))?;
-    let reader = &state(ctx)?.reader;
-    let rows = reader
-        .history(viewer(ctx)?, task, after.map_or(0, |it| it.0), count)
-        .await
-        .map_err(|error| fault(ctx, &error))?;
-    Ok(rows.map(|rows| rows.into_iter().map(HistoryEvent::from).collect()))
+    Ok((after.map_or(0, |it| it.0), count))
+}
+
+/// Recorded events as they are answered.
+pub(crate) fn shown(rows: Vec<HistoryRow>) -> Vec<HistoryEvent> {
+    rows.into_iter().map(HistoryEvent::from).collect()
 }

@@ -13,12 +13,15 @@ mod operator;
 mod page;
 mod query;
 mod scalars;
+mod siblings;
 mod submit;
 mod subscription;
 mod task;
+mod tasks;
 
-pub(crate) use context::{Call, Loaders};
+pub(crate) use context::Call;
 
+use crate::budget::{Budgets, Charging};
 use crate::config::ApiConfig;
 use crate::router::ApiState;
 use async_graphql::{Schema, SchemaBuilder};
@@ -46,6 +49,9 @@ pub(crate) fn schema(state: Arc<ApiState>) -> ApiSchema {
         .limit_complexity(config.max_complexity)
         .limit_directives(8)
         .data(Arc::clone(&state));
+    if let Some(per_second) = config.points_per_second {
+        builder = builder.extension(Charging(Arc::new(Budgets::new(per_second, config.points_burst))));
+    }
     if !config.introspection {
         builder = builder.disable_introspection().disable_suggestions();
     }

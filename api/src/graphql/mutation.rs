@@ -58,7 +58,7 @@ impl<M: Send + Sync + 'static> TaskPayload<M> {
         };
         let seen = state(ctx)?.reader.wait_for_version(viewer(ctx)?, task, version, patience(ctx)?).await;
         match seen.map_err(|error| fault(ctx, &error))? {
-            Seen::Fresh(row) => Ok(Some(Task(row))),
+            Seen::Fresh(row) => Ok(Some(Task::alone(row))),
             Seen::Behind { .. } | Seen::Nothing => Ok(None),
         }
     }
@@ -104,7 +104,7 @@ impl CreatorMutation {
     async fn submit_generation(
         &self,
         ctx: &Context<'_>,
-        input: GenerationInput,
+        #[graphql(desc = "What is to be made.")] input: GenerationInput,
         #[graphql(
             desc = "1 to 255 visible ASCII characters, case-sensitive. The Idempotency-Key header does as well; one of them is \
                           needed. It belongs to the tenant and this mutation, for ever."

@@ -1,13 +1,12 @@
 //! Pages: what may be asked for, and cursors.
 
+use super::account::AccountEntry;
 use super::error::coded;
 use super::task::Task;
-use async_graphql::{Error, SimpleObject};
+use async_graphql::{Error, OutputType, SimpleObject};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::id::TaskId;
-use domain::time::Timestamp;
-use projections::query::{Cursor, Page, Window};
+use projections::query::{Page, Window};
 
 /// Largest page.
 pub(crate) const MAX_PAGE: u32 = 100;
@@ -17,9 +16,9 @@ pub(crate) const DEFAULT_PAGE: u32 = 20;
 /// Where a page lies in its list.
 #[derive(Clone, Debug, SimpleObject)]
 pub(crate) struct PageInfo {
-    /// Whether there are older ones after it.
+    /// Whether there are others after it; with `before`, whether a place was given.
     has_next_page: bool,
-    /// Whether there are newer ones before it.
+    /// Whether there are others before it; with `after`, whether a place was given.
     has_previous_page: bool,
     /// Cursor of its first element.
     start_cursor: Option<String>,
@@ -27,50 +26,51 @@ pub(crate) struct PageInfo {
     end_cursor: Option<String>,
 }
 
-/// A task in a list.
+/// An element of a list, with its place.
 #[derive(SimpleObject)]
-pub(crate) struct TaskEdge {
+#[graphql(concrete(name = "TaskEdge", params(Task)), concrete(name = "AccountEntryEdge", params(AccountEntry)))]
+pub(crate) struct Edge<T: OutputType> {
     /// Its place: for `after` and `before`.
     cursor: String,
-    /// The task; null, with an error, where it could not be shown.
-    node: Option<Task>,
+    /// The element; null, with an error, where it could not be shown.
+    node: Option<T>,
 }
 
-/// A page of tasks, newest first.
-#[derive(SimpleObject)]
-pub(crate) struct TaskConnection {
-    /// The tasks with their places.
-    edges: Vec<TaskEdge>,
-    /// Where this page lies.
-    page_info: PageInfo,
+/// The place of an element in its list, as it is written into cursors.
+pub(crate) trait Place: Sized {
+    /// The list and the form of its cursors: a cursor of another list is refused.
+    const LIST: &'static str;
+
+    fn write(&self) -> String;
+
+    fn read(text: &str) -> Option<Self>;
 }
 
-impl From<Page> for TaskConnection {
-    fn from(page: Page) -> Self {
-        let edges: Vec<TaskEdge> =
-            page.rows.into_iter().map(|row| TaskEdge { cursor: encode(row.cursor()), node: Some(Task(row)) }).collect();
-        let page_info = PageInfo {
-            has_next_page: page.has_next,
-            has_previous_page: page.has_previous,
-            start_cursor: edges.first().map(|edge| edge.cursor.clone()),
-            end_cursor: edges.last().map(|edge| edge.cursor.clone()),
-        };
-        Self { edges, page_info }
-    }
+/// The elements of a page as they are answered.
+pub(crate) fn edges<R, P: Place, T: OutputType>(
+    page: Page<R>,
+    place: impl Fn(&R) -> P,
+    element: impl Fn(R) -> T,
+) -> (Vec<Edge<T>>, PageInfo) {
+    let edge = |row| Edge { cursor: encode(&place(&row)), node: Some(element(row)) };
+    let edges: Vec<Edge<T>> = page.rows.into_iter().map(edge).collect();
+    let page_info = PageInfo {
+        has_next_page: page.has_next,
+        has_previous_page: page.has_previous,
+        start_cursor: edges.first().map(|edge| edge.cursor.clone()),
+        end_cursor: edges.last().map(|edge| edge.cursor.clone()),
+    };
+    (edges, page_info)
 }
 
-fn encode(cursor: Cursor) -> String {
-    URL_SAFE_NO_PAD.encode(format!("t1:{}:{}", cursor.created_at.timestamp_micros(), cursor.task))
+fn encode<P: Place>(place: &P) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{}:{}", P::LIST, place.write()))
 }
 
-fn decode(text: &str) -> Result<Cursor, Error> {
+fn decode<P: Place>(text: &str) -> Result<P, Error> {
     let read = || {
         let decoded = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
-        let (micros, task) = decoded.strip_prefix("t1:")?.split_once(':')?;
-        Some(Cursor {
-            created_at: Timestamp::from_timestamp_micros(micros.parse().ok()?)?,
-            task: task.parse::<TaskId>().ok()?,
-        })
+        P::read(decoded.strip_prefix(P::LIST)?.strip_prefix(':')?)
     };
     read().ok_or_else(|| coded("BAD_CURSOR", "not a cursor of this list"))
 }
@@ -84,12 +84,12 @@ pub(crate) fn count(name: &str, asked: i32) -> Result<u32, Error> {
 }
 
 /// Which part of the list is asked for.
-pub(crate) fn window(
+pub(crate) fn window<P: Place>(
     first: Option<i32>,
     after: Option<&str>,
     last: Option<i32>,
     before: Option<&str>,
-) -> Result<Window, Error> {
+) -> Result<Window<P>, Error> {
     match (first, after, last, before) {
         (Some(_), _, Some(_), _) => Err(coded("BAD_PAGE", "first and last can not be combined")),
         (_, Some(_), Some(_), _) | (Some(_), _, _, Some(_)) | (None, Some(_), None, Some(_)) => {

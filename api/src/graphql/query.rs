@@ -5,12 +5,13 @@ use super::asset::Asset;
 use super::attempt::Attempt;
 use super::context::{caller, state, viewer};
 use super::error::{coded, fault};
-use super::history::{HistoryEvent, history};
-use super::names::{TaskState, name_of};
+use super::history::{HistoryEvent, part, shown};
+use super::names::TaskState;
 use super::node_id::{Kind, read_global};
-use super::page::{TaskConnection, window};
+use super::page::window;
 use super::scalars::{BigInt, Credits};
 use super::task::Task;
+use super::tasks::{TaskConnection, TaskFilter, TaskOrder, page};
 use async_graphql::{Context, Error, ErrorExtensions, ID, Interface, Object, Result, SimpleObject};
 use domain::id::{AssetId, AttemptId, TaskId, TenantId};
 use projections::query::Seen;
@@ -76,32 +77,39 @@ impl Query {
         let reader = &state(ctx)?.reader;
         let Some(version) = at_least_version else {
             let row = reader.task(viewer, task).await.map_err(|error| fault(ctx, &error))?;
-            return Ok(row.map(Task));
+            return Ok(row.map(Task::alone));
         };
         let seen = reader.wait_for_version(viewer, task, version, patience(ctx)?).await;
         match seen.map_err(|error| fault(ctx, &error))? {
-            Seen::Fresh(row) => Ok(Some(Task(row))),
+            Seen::Fresh(row) => Ok(Some(Task::alone(row))),
             Seen::Behind { shown } => Err(behind(shown)),
             Seen::Nothing => Ok(None),
         }
     }
 
-    /// Tasks, newest first. `first` with `after`, or `last` with `before`; 20 where no number is given, 100 at most.
+    /// Tasks, newest first unless another order is asked for. `first` with `after`, or `last` with `before`; 20 where no number is
+    /// given, 100 at most. New tasks and changes move no page: a place is when a task was submitted.
     #[graphql(complexity = "5 + first.or(last).unwrap_or(20).clamp(1, 100) as usize * child_complexity")]
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of the field in the schema")]
     async fn tasks(
         &self,
         ctx: &Context<'_>,
-        first: Option<i32>,
-        after: Option<String>,
-        last: Option<i32>,
-        before: Option<String>,
-        #[graphql(desc = "Only those in this state.")] state: Option<TaskState>,
+        #[graphql(desc = "The first so many, from the start of the list or after a place: 1 to 100.")] first: Option<
+            i32,
+        >,
+        #[graphql(desc = "Only what comes after this place: a cursor of this list.")] after: Option<String>,
+        #[graphql(desc = "The last so many, up to the end of the list or before a place: 1 to 100.")] last: Option<i32>,
+        #[graphql(desc = "Only what comes before this place: a cursor of this list.")] before: Option<String>,
+        #[graphql(desc = "Only those in this state.", deprecation = "`filter` has `states`, and more.")] state: Option<
+            TaskState,
+        >,
+        #[graphql(desc = "Only these; all where it is left out.")] filter: Option<TaskFilter>,
+        #[graphql(desc = "NEWEST_FIRST where it is left out.")] order_by: Option<TaskOrder>,
     ) -> Result<Option<TaskConnection>> {
-        let viewer = viewer(ctx)?;
+        caller(ctx)?;
         let window = window(first, after.as_deref(), last, before.as_deref())?;
-        let reader = &super::context::state(ctx)?.reader;
-        let page = reader.tasks(viewer, state.and_then(name_of), window).await;
-        Ok(Some(page.map_err(|error| fault(ctx, &error))?.into()))
+        let filter = filter.unwrap_or_default().checked(state)?;
+        Ok(Some(page(ctx, filter, order_by, window).await?))
     }
 
     /// The caller's account, or for auditors and operators any tenant's.
@@ -128,7 +136,7 @@ impl Query {
 
     /// Everything that was recorded about a task, in order, from the facts themselves. It is complete as soon as a mutation has
     /// answered.
-    #[graphql(complexity = "20 + 20 * child_complexity")]
+    #[graphql(complexity = "20 + first.unwrap_or(200).clamp(1, 1000) as usize / 10 * child_complexity")]
     async fn task_history(
         &self,
         ctx: &Context<'_>,
@@ -136,17 +144,24 @@ impl Query {
         #[graphql(desc = "At most so many, 1 to 1000; 200 where no number is given.")] first: Option<i32>,
         #[graphql(desc = "Only events after this position.")] after: Option<BigInt>,
     ) -> Result<Option<Vec<HistoryEvent>>> {
-        history(ctx, TaskId(Kind::Task.read(&task_id)?), first, after).await
+        let (viewer, task) = (viewer(ctx)?, TaskId(Kind::Task.read(&task_id)?));
+        let (after, count) = part(first, after)?;
+        let histories = state(ctx)?.reader.histories(viewer, &[task], after, count).await;
+        Ok(histories.map_err(|error| fault(ctx, &error))?.remove(&task).map(shown))
     }
 
     /// Anything by its global id.
     #[graphql(complexity = "5 + child_complexity")]
-    async fn node(&self, ctx: &Context<'_>, id: ID) -> Result<Option<Node>> {
+    async fn node(
+        &self,
+        ctx: &Context<'_>,
+        #[graphql(desc = "A global id, as the field `id` of any type shows it.")] id: ID,
+    ) -> Result<Option<Node>> {
         let viewer = viewer(ctx)?;
         let (kind, id) = read_global(&id).ok_or_else(|| coded("BAD_ID", "not a global id"))?;
         let reader = &state(ctx)?.reader;
         let found = match kind {
-            Kind::Task => reader.task(viewer, TaskId(id)).await.map(|it| it.map(|row| Node::Task(Task(row)))),
+            Kind::Task => reader.task(viewer, TaskId(id)).await.map(|it| it.map(|row| Node::Task(Task::alone(row)))),
             Kind::Attempt => {
                 reader.attempt(viewer, AttemptId(id)).await.map(|it| it.map(|row| Node::Attempt(Attempt(row))))
             }

@@ -24,6 +24,7 @@ const MAX_FAILURES: u32 = 10;
 /// The root of subscriptions.
 pub(crate) struct Subscription;
 
+/// The root of subscriptions: graphql-transport-ws at `/graphql/ws`, with the token as `authorization` in `connection_init`.
 #[async_graphql::Subscription]
 impl Subscription {
     /// A task's state: as it is now, then each newer version as it becomes visible (versions in between may be skipped, and never go
@@ -87,7 +88,7 @@ impl Follower {
                     self.ended = is_terminal;
                     if row.version > self.sent {
                         self.sent = row.version;
-                        return Some((Ok(Task(row)), self));
+                        return Some((Ok(Task::alone(row)), self));
                     }
                     if is_terminal {
                         return None;

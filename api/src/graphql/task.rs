@@ -2,18 +2,21 @@
 
 use super::asset::Asset;
 use super::attempt::Attempt;
-use super::context::{assets, attempts};
 use super::error::coded;
-use super::history::{HistoryEvent, history};
+use super::history::{HistoryEvent, part, shown};
 use super::names::{AssetKind, TaskState, named};
 use super::node_id::Kind;
-use super::scalars::{BigInt, Credits};
+use super::scalars::{BigInt, Credits, Instant};
+use super::siblings::Siblings;
 use async_graphql::{Context, ID, Object, Result, SimpleObject};
-use chrono::{DateTime, Utc};
 use projections::query::TaskRow;
+use std::sync::Arc;
 
 /// A video generation that was asked for.
-pub(crate) struct Task(pub(crate) TaskRow);
+pub(crate) struct Task {
+    row: TaskRow,
+    siblings: Arc<Siblings>,
+}
 
 /// Why a task or an attempt failed.
 #[derive(Clone, Debug, SimpleObject)]
@@ -37,100 +40,100 @@ impl Failure {
 impl Task {
     /// Global id, for `node(id)`.
     pub(crate) async fn id(&self) -> ID {
-        Kind::Task.global(self.0.task.0)
+        Kind::Task.global(self.row.task.0)
     }
 
     /// The same as a UUID. Arguments take either.
     async fn task_id(&self) -> ID {
-        ID(self.0.task.to_string())
+        ID(self.row.task.to_string())
     }
 
     /// What it is at.
     async fn state(&self) -> Result<TaskState> {
-        named(&self.0.state).ok_or_else(|| coded("INTERNAL", "the state can not be shown by this build"))
+        named(&self.row.state).ok_or_else(|| coded("INTERNAL", "the state can not be shown by this build"))
     }
 
     /// Counts its changes, from 1. Ask for at least the version that a mutation returned.
     async fn version(&self) -> i64 {
-        self.0.version
+        self.row.version
     }
 
     /// The model.
     async fn model(&self) -> &str {
-        &self.0.model
+        &self.row.model
     }
 
     /// Length asked for, in seconds.
     async fn duration_seconds(&self) -> i32 {
-        self.0.duration_seconds
+        self.row.duration_seconds
     }
 
     /// Uploaded input images.
     async fn input_asset_ids(&self) -> Vec<ID> {
-        self.0.input_assets.iter().map(|asset| ID(asset.to_string())).collect()
+        self.row.input_assets.iter().map(|asset| ID(asset.to_string())).collect()
     }
 
     /// How far the provider says it is, 0 to 100; 100 once there is a video.
     #[graphql(complexity = 5)]
     async fn progress_percent(&self, ctx: &Context<'_>) -> Result<Option<i32>> {
         use domain::task::State;
-        if [State::PartiallyReady.name(), State::Succeeded.name()].contains(&self.0.state.as_str()) {
+        if [State::PartiallyReady.name(), State::Succeeded.name()].contains(&self.row.state.as_str()) {
             return Ok(Some(100));
         }
-        let attempts = attempts(ctx, self.0.task).await?;
-        Ok(attempts.iter().find(|attempt| attempt.number == self.0.attempt_no).and_then(|attempt| attempt.percent))
+        let attempts = self.siblings.attempts(ctx, self.row.task).await?;
+        Ok(attempts.iter().find(|attempt| attempt.number == self.row.attempt_no).and_then(|attempt| attempt.percent))
     }
 
     /// Number of the current attempt; 0 before the first.
     async fn attempt_no(&self) -> i32 {
-        self.0.attempt_no
+        self.row.attempt_no
     }
 
     /// Why it failed, if it did.
     async fn error(&self) -> Option<Failure> {
-        Failure::of(self.0.error_class.as_ref(), self.0.error_code.as_ref(), self.0.error_message.as_ref())
+        Failure::of(self.row.error_class.as_ref(), self.row.error_code.as_ref(), self.row.error_message.as_ref())
     }
 
     /// What the person who was asked to look at it needs to know.
     async fn review_reason(&self) -> Option<&String> {
-        self.0.review_reason.as_ref()
+        self.row.review_reason.as_ref()
     }
 
     /// Credits set aside for it: the most it can cost.
     async fn hold(&self) -> Credits {
-        Credits(self.0.hold)
+        Credits(self.row.hold)
     }
 
     /// What it cost, once that is known.
     async fn charge(&self) -> Option<Credits> {
-        self.0.charge.map(Credits)
+        self.row.charge.map(Credits)
     }
 
     /// When it was submitted.
-    async fn created_at(&self) -> DateTime<Utc> {
-        self.0.created_at
+    async fn created_at(&self) -> Instant {
+        Instant(self.row.created_at)
     }
 
     /// When it last changed.
-    async fn updated_at(&self) -> DateTime<Utc> {
-        self.0.updated_at
+    async fn updated_at(&self) -> Instant {
+        Instant(self.row.updated_at)
     }
 
     /// When it ended.
-    async fn finished_at(&self) -> Option<DateTime<Utc>> {
-        self.0.finished_at
+    async fn finished_at(&self) -> Option<Instant> {
+        self.row.finished_at.map(Instant)
     }
 
     /// The tries at providers, by number.
     #[graphql(complexity = "5 + 3 * child_complexity")]
     async fn attempts(&self, ctx: &Context<'_>) -> Result<Vec<Attempt>> {
-        Ok(attempts(ctx, self.0.task).await?.into_iter().map(Attempt).collect())
+        Ok(self.siblings.attempts(ctx, self.row.task).await?.iter().cloned().map(Attempt).collect())
     }
 
     /// The video and its thumbnail.
     #[graphql(complexity = "5 + 2 * child_complexity")]
     async fn assets(&self, ctx: &Context<'_>) -> Result<Vec<Asset>> {
-        Ok(assets(ctx, self.0.task).await?.into_iter().map(Asset).collect())
+        Ok(self.siblings.assets(ctx, self.row.task).await?.iter().cloned().map(Asset).collect())
     }
 
     /// The video, once there is one; it can be played before the task has succeeded.
@@ -146,20 +149,32 @@ impl Task {
     }
 
     /// Everything that was recorded about it, in order: its own events, its attempts' and its account's for it.
-    #[graphql(complexity = "20 + 20 * child_complexity")]
+    #[graphql(complexity = "20 + first.unwrap_or(200).clamp(1, 1000) as usize / 10 * child_complexity")]
     async fn history(
         &self,
         ctx: &Context<'_>,
         #[graphql(desc = "At most so many, 1 to 1000; 200 where no number is given.")] first: Option<i32>,
         #[graphql(desc = "Only events after this position.")] after: Option<BigInt>,
     ) -> Result<Option<Vec<HistoryEvent>>> {
-        history(ctx, self.0.task, first, after).await
+        let (after, count) = part(first, after)?;
+        Ok(self.siblings.history(ctx, self.row.task, after, count).await?.map(shown))
     }
 }
 
 impl Task {
+    /// A task that is shown by itself.
+    pub(crate) fn alone(row: TaskRow) -> Self {
+        let siblings = Siblings::of(std::slice::from_ref(&row));
+        Self { row, siblings }
+    }
+
+    /// One of the tasks that are shown side by side.
+    pub(crate) const fn among(row: TaskRow, siblings: Arc<Siblings>) -> Self {
+        Self { row, siblings }
+    }
+
     async fn asset(&self, ctx: &Context<'_>, kind: AssetKind) -> Result<Option<Asset>> {
-        let assets = assets(ctx, self.0.task).await?;
-        Ok(assets.into_iter().find(|asset| named(&asset.kind) == Some(kind)).map(Asset))
+        let assets = self.siblings.assets(ctx, self.row.task).await?;
+        Ok(assets.iter().find(|asset| named(&asset.kind) == Some(kind)).cloned().map(Asset))
     }
 }

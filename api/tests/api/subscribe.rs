@@ -1,14 +1,13 @@
 //! Subscriptions over a real WebSocket.
 
-use crate::world::{SECRET, World, expires_in, token};
+use crate::world::{SECRET, Server, World, expires_in, token};
 use anyhow::{Context, Result, bail};
 use api::{Claims, Role, mint};
 use domain::id::TenantId;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Message, http::HeaderValue};
@@ -19,29 +18,13 @@ const FOLLOW: &str =
     "subscription($id: ID!, $from: Int) { taskStatus(taskId: $id, fromVersion: $from) { state version } }";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-struct Server {
-    url: String,
-    _serving: JoinSet<()>,
-}
-
-async fn serve(world: &World) -> Result<Server> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("ws://{}/graphql/ws", listener.local_addr()?);
-    let router = world.router.clone();
-    let mut serving = JoinSet::new();
-    serving.spawn(async move {
-        axum::serve(listener, router).await.ok();
-    });
-    Ok(Server { url, _serving: serving })
-}
-
-struct Client {
+pub struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
 }
 
 impl Client {
     async fn connect(server: &Server) -> Result<Self> {
-        let mut request = server.url.as_str().into_client_request()?;
+        let mut request = format!("ws://{}/graphql/ws", server.address).into_client_request()?;
         request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("graphql-transport-ws"));
         let (socket, response) = connect_async(request).await?;
         let protocol = response.headers().get("sec-websocket-protocol").context("a protocol")?;
@@ -57,6 +40,20 @@ impl Client {
         let answer = client.next().await?.context("an answer to connection_init")?;
         assert_eq!(answer["type"], "connection_ack", "{answer}");
         Ok(client)
+    }
+
+    /// The first thing that a subscription says, in the form of an answer to a query; without a token, what comes of that.
+    pub async fn first(server: &Server, token: Option<&str>, query: &str, variables: Value) -> Result<Value> {
+        let mut client = Self::connect(server).await?;
+        let payload = token.map(|token| json!({"authorization": format!("Bearer {token}")}));
+        client.send(json!({"type": "connection_init", "payload": payload})).await?;
+        if client.next().await?.is_none_or(|answer| answer["type"] != "connection_ack") {
+            return Ok(json!({"errors": [{"extensions": {"code": "UNAUTHENTICATED"}}]}));
+        }
+        let payload = json!({"query": query, "variables": variables});
+        client.send(json!({"id": "1", "type": "subscribe", "payload": payload})).await?;
+        let message = client.next().await?.context("closed")?;
+        Ok(if message["type"] == "error" { json!({"errors": message["payload"]}) } else { message["payload"].clone() })
     }
 
     async fn send(&mut self, message: Value) -> Result<()> {
@@ -91,7 +88,7 @@ impl Client {
 async fn a_subscriber_sees_the_state_then_each_change_then_the_end() -> Result<()> {
     let world = World::new().await?;
     world.grant(world.tenant, 1_000).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let creator = world.creator()?;
     let task = world.submitted(&creator, "k").await?;
     let mut client = Client::init(&server, &creator).await?;
@@ -117,7 +114,7 @@ async fn a_subscriber_sees_the_state_then_each_change_then_the_end() -> Result<(
 async fn g10_versions_never_go_back_and_the_last_one_arrives() -> Result<()> {
     let mut world = World::new().await?;
     world.grant(world.tenant, 1_000).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let creator = world.creator()?;
     let task = world.submitted(&creator, "k").await?;
     let mut client = Client::init(&server, &creator).await?;
@@ -148,7 +145,7 @@ async fn g10_versions_never_go_back_and_the_last_one_arrives() -> Result<()> {
 async fn strangers_and_unknown_tasks_are_answered_alike() -> Result<()> {
     let world = World::new().await?;
     world.grant(world.tenant, 1_000).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let task = world.submitted(&world.creator()?, "k").await?;
     let mut stranger = Client::init(&server, &token(TenantId(Uuid::new_v4()), &[Role::Creator])?).await?;
     for id in [task, Uuid::new_v4().to_string()] {
@@ -166,7 +163,7 @@ async fn strangers_and_unknown_tasks_are_answered_alike() -> Result<()> {
 async fn g8_a_subscription_ends_with_its_token() -> Result<()> {
     let world = World::new().await?;
     world.grant(world.tenant, 1_000).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let task = world.submitted(&world.creator()?, "k").await?;
     let claims = Claims { sub: "ada".into(), tenant: world.tenant, roles: vec![], exp: expires_in(2)? };
     let mut client = Client::init(&server, &mint(SECRET, &claims)?).await?;
@@ -181,7 +178,7 @@ async fn g8_a_subscription_ends_with_its_token() -> Result<()> {
 #[tokio::test]
 async fn connections_without_a_token_are_closed() -> Result<()> {
     let world = World::with(|config| config.connection_init_ms = 300).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let mut silent = Client::connect(&server).await?;
     assert_eq!(silent.next().await?, None, "no connection_init: closed");
     for payload in [json!({}), json!({"authorization": "Bearer nonsense"}), Value::Null] {
@@ -200,7 +197,7 @@ async fn connections_without_a_token_are_closed() -> Result<()> {
 #[tokio::test]
 async fn g9_the_server_pings_and_closes_when_nothing_answers() -> Result<()> {
     let world = World::with(|config| config.ping_ms = 100).await?;
-    let server = serve(&world).await?;
+    let server = world.serve().await?;
     let mut client = Client::init(&server, &world.creator()?).await?;
     let mut pings = 0;
     while pings < 6 {

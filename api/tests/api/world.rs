@@ -2,7 +2,7 @@
 
 use crate::doubles::{MemoryObjects, Reasons, WordLinks, WordProvider};
 use anyhow::{Context, Result};
-use api::{ApiConfig, ApiState, Claims, Role, mint, router};
+use api::{ApiConfig, ApiState, Claims, KeySet, Role, mint, router};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -12,8 +12,10 @@ use projections::projector::{Projector, ProjectorConfig};
 use projections::query::Reader;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -34,6 +36,12 @@ pub struct World {
     pub objects: Arc<MemoryObjects>,
     pub tenant: TenantId,
     background: JoinSet<()>,
+}
+
+/// The API on a port of its own, until it is dropped.
+pub struct Server {
+    pub address: SocketAddr,
+    _serving: JoinSet<()>,
 }
 
 /// An answer of the API.
@@ -88,6 +96,7 @@ impl World {
             catalogue: SharedCatalogue::default(),
             config,
             readiness: Arc::new(Reasons(Vec::new())),
+            keys: KeySet::default(),
             links: Arc::new(WordLinks),
         };
         let mut background = JoinSet::new();
@@ -97,6 +106,17 @@ impl World {
             reader.listen().await;
         });
         Ok(Self { router: router(state)?, db, objects, tenant: TenantId(Uuid::new_v4()), background })
+    }
+
+    pub async fn serve(&self) -> Result<Server> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let router = self.router.clone();
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            axum::serve(listener, router).await.ok();
+        });
+        Ok(Server { address, _serving: serving })
     }
 
     /// Stops projecting and listening: the read models stay as they are.

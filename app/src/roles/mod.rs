@@ -3,6 +3,7 @@
 //! On SIGTERM nothing new is taken; what is in flight is finished within the grace period or left unacknowledged; then the
 //! connections are closed. A role that ends by itself stops the process: a process that looks alive and does nothing is worse.
 
+mod keys;
 mod parts;
 mod project;
 mod relay;

@@ -1,10 +1,10 @@
 //! HTTP: GraphQL, uploads, links, provider callbacks.
 
-use super::{Parts, Supervisor};
+use super::{Parts, Supervisor, keys};
 use crate::Settings;
 use crate::ready::Health;
 use anyhow::Context;
-use api::{ApiState, LinkRefused, LinkVerifier, Readiness};
+use api::{ApiState, KeySet, LinkRefused, LinkVerifier, Readiness};
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use media::Objects;
@@ -51,6 +51,10 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
     let objects = parts.objects(settings)?;
     let reader = Reader::new(&parts.store);
     let models = parts.models(settings)?;
+    let keys = KeySet::default();
+    if let Some(jwks) = config.jwks.clone() {
+        keys::start(supervisor, parts, jwks, keys.clone())?;
+    }
     let router = api::router(ApiState {
         store: parts.store.clone(),
         reader: reader.clone(),
@@ -59,6 +63,7 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
         catalogue: models.shared(),
         config,
         readiness: Arc::new(Ready { health: Arc::clone(&parts.health), reader: reader.clone() }),
+        keys,
         links: Arc::new(Links(objects)),
     })?;
     let stop = parts.stop.clone();

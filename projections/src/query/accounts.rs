@@ -1,6 +1,6 @@
 //! Credit accounts and their postings.
 
-use super::{ReadError, Reader, Viewer};
+use super::{Page, ReadError, Reader, Viewer, Window};
 use domain::id::{AccountId, TenantId};
 use domain::time::Timestamp;
 use sqlx::postgres::PgRow;
@@ -104,7 +104,7 @@ impl Reader {
         Ok(Some(row.unwrap_or(empty)))
     }
 
-    /// Postings of a tenant's account, newest first, before a version, at most `count`.
+    /// A part of the postings of a tenant's account, newest first; a place is a version.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -112,21 +112,27 @@ impl Reader {
         &self,
         viewer: Viewer,
         tenant: TenantId,
-        before: Option<i64>,
-        count: u32,
-    ) -> Result<Vec<EntryRow>, ReadError> {
+        window: Window<i64>,
+    ) -> Result<Page<EntryRow>, ReadError> {
         if !viewer.sees(tenant) {
-            return Ok(Vec::new());
+            return Ok(window.page(Vec::new()));
         }
-        Ok(sqlx::query_as(
+        let statement = if window.is_forward() {
             "/* projections.entries */
              SELECT version, kind, business_key, amount, charged, created_at
-               FROM read_account_entries WHERE account_id = $1 AND version < $2 ORDER BY version DESC LIMIT $3",
-        )
-        .bind(AccountId::of(tenant).0)
-        .bind(before.unwrap_or(i64::MAX))
-        .bind(i64::from(count))
-        .fetch_all(&self.pool)
-        .await?)
+               FROM read_account_entries WHERE account_id = $1 AND version < $2 ORDER BY version DESC LIMIT $3"
+        } else {
+            "/* projections.entries_backward */
+             SELECT version, kind, business_key, amount, charged, created_at
+               FROM read_account_entries WHERE account_id = $1 AND version > $2 ORDER BY version LIMIT $3"
+        };
+        let from_the_end = if window.is_forward() { i64::MAX } else { i64::MIN };
+        let rows = sqlx::query_as(statement)
+            .bind(AccountId::of(tenant).0)
+            .bind(window.place().unwrap_or(from_the_end))
+            .bind(window.limit())
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(window.page(rows))
     }
 }

@@ -6,6 +6,7 @@ use domain::id::{AttemptId, CausationId, CorrelationId, TaskId, TenantId};
 use domain::time::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
+use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 /// A recorded event.
@@ -53,49 +54,67 @@ impl FromRow<'_, PgRow> for HistoryRow {
 
 /// What is to be known of a task before the rest of its history can be found.
 struct Outline {
+    task: TaskId,
     tenant: TenantId,
     account: Option<Uuid>,
     attempts: u32,
 }
 
 impl Reader {
-    /// At most `count` events of a task's history after position `after`; `None` if there is no such task for this viewer.
+    /// At most `count` events of each task's history after position `after`, in order. A task that does not exist, or not for this
+    /// viewer, is left out. However many tasks there are, it is two statements.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn history(
+    pub async fn histories(
         &self,
         viewer: Viewer,
-        task: TaskId,
+        tasks: &[TaskId],
         after: i64,
         count: u32,
-    ) -> Result<Option<Vec<HistoryRow>>, ReadError> {
-        let Some(outline) = self.outline(task).await?.filter(|it| viewer.sees(it.tenant)) else {
-            return Ok(None);
-        };
+    ) -> Result<HashMap<TaskId, Vec<HistoryRow>>, ReadError> {
+        let outlines: Vec<Outline> =
+            self.outlines(tasks).await?.into_iter().filter(|it| viewer.sees(it.tenant)).collect();
+        let mut histories: HashMap<TaskId, Vec<HistoryRow>> =
+            outlines.iter().map(|outline| (outline.task, Vec::new())).collect();
+        for row in self.events_of(&outlines, after, count).await? {
+            let task = TaskId(row.try_get("task")?);
+            histories.entry(task).or_default().push(HistoryRow::from_row(&row)?);
+        }
+        Ok(histories)
+    }
+
+    async fn events_of(&self, outlines: &[Outline], after: i64, count: u32) -> Result<Vec<PgRow>, ReadError> {
         // An attempt's id is derived from its task and number, so they need no index over bodies.
-        let attempts: Vec<Uuid> = (1..=outline.attempts + 1).map(|number| AttemptId::of(task, number).0).collect();
-        let rows = sqlx::query_as(
-            "/* projections.history */
+        let numbered =
+            |outline: &Outline| (1..=outline.attempts + 1).map(|number| (outline.task, number)).collect::<Vec<_>>();
+        let attempts: Vec<(TaskId, u32)> = outlines.iter().flat_map(numbered).collect();
+        let tasks: Vec<Uuid> = outlines.iter().map(|outline| outline.task.0).collect();
+        let accounts: HashSet<Uuid> = outlines.iter().filter_map(|outline| outline.account).collect();
+        Ok(sqlx::query(
+            "/* projections.histories */
              WITH found AS MATERIALIZED (
-                 SELECT * FROM events WHERE category = 'task' AND stream_id = $1
+                 SELECT e.stream_id AS task, e.* FROM events e WHERE e.category = 'task' AND e.stream_id = ANY ($1)
                  UNION ALL
-                 SELECT * FROM events WHERE category = 'attempt' AND stream_id = ANY ($2)
+                 SELECT a.task, e.* FROM unnest($2::uuid[], $3::uuid[]) AS a (task, attempt)
+                   JOIN events e ON e.category = 'attempt' AND e.stream_id = a.attempt
                  UNION ALL
-                 SELECT * FROM events
-                  WHERE category = 'account' AND stream_id = $3 AND body->>'task' = $1::text)
-             SELECT position, category, stream_id, version, name, schema_version, recorded_at, actor, correlation_id,
+                 SELECT (e.body->>'task')::uuid, e.* FROM events e
+                  WHERE e.category = 'account' AND e.stream_id = ANY ($4) AND e.body->>'task' = ANY ($1::text[])),
+             numbered AS (
+                 SELECT *, row_number() OVER (PARTITION BY task ORDER BY position) AS number FROM found WHERE position > $5)
+             SELECT task, position, category, stream_id, version, name, schema_version, recorded_at, actor, correlation_id,
                     causation_id, body
-               FROM found WHERE position > $4 ORDER BY position LIMIT $5",
+               FROM numbered WHERE number <= $6 ORDER BY task, position",
         )
-        .bind(task.0)
-        .bind(attempts)
-        .bind(outline.account)
+        .bind(tasks)
+        .bind(attempts.iter().map(|(task, _)| task.0).collect::<Vec<_>>())
+        .bind(attempts.iter().map(|(task, number)| AttemptId::of(*task, *number).0).collect::<Vec<_>>())
+        .bind(Vec::from_iter(accounts))
         .bind(after)
         .bind(i64::from(count))
         .fetch_all(&self.pool)
-        .await?;
-        Ok(Some(rows))
+        .await?)
     }
 
     /// Whether the facts know this task and the viewer may see it: true as soon as it is accepted, before any read model has it.
@@ -113,21 +132,23 @@ impl Reader {
         Ok(tenant.is_some_and(|tenant| viewer.sees(TenantId(tenant))))
     }
 
-    async fn outline(&self, task: TaskId) -> Result<Option<Outline>, ReadError> {
-        let row: Option<(Uuid, Option<Uuid>, i32)> = sqlx::query_as(
-            "/* projections.history_outline */
-             SELECT first.tenant_id, (first.body->'order'->>'account')::uuid,
+    async fn outlines(&self, tasks: &[TaskId]) -> Result<Vec<Outline>, ReadError> {
+        let rows: Vec<(Uuid, Uuid, Option<Uuid>, i32)> = sqlx::query_as(
+            "/* projections.history_outlines */
+             SELECT first.stream_id, first.tenant_id, (first.body->'order'->>'account')::uuid,
                     (SELECT coalesce(max((e.body->>'attempt_no')::int), 0) FROM events e
-                      WHERE e.category = 'task' AND e.stream_id = $1 AND e.name = 'task.submission_begun')
-               FROM events first WHERE first.category = 'task' AND first.stream_id = $1 AND first.version = 1",
+                      WHERE e.category = 'task' AND e.stream_id = first.stream_id AND e.name = 'task.submission_begun')
+               FROM events first WHERE first.category = 'task' AND first.stream_id = ANY ($1) AND first.version = 1",
         )
-        .bind(task.0)
-        .fetch_optional(&self.pool)
+        .bind(tasks.iter().map(|task| task.0).collect::<Vec<_>>())
+        .fetch_all(&self.pool)
         .await?;
-        Ok(row.map(|(tenant, account, attempts)| Outline {
+        let outline = |(task, tenant, account, attempts)| Outline {
+            task: TaskId(task),
             tenant: TenantId(tenant),
             account,
             attempts: u32::try_from(attempts).unwrap_or(0),
-        }))
+        };
+        Ok(rows.into_iter().map(outline).collect())
     }
 }

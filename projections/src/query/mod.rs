@@ -8,6 +8,7 @@ mod assets;
 mod attempts;
 mod freshness;
 mod history;
+mod page;
 mod tasks;
 
 pub use accounts::{AccountRow, EntryRow};
@@ -15,7 +16,8 @@ pub use assets::AssetRow;
 pub use attempts::AttemptRow;
 pub use freshness::{Changes, Seen, Watch};
 pub use history::HistoryRow;
-pub use tasks::{Cursor, Page, TaskRow, Window};
+pub use page::{Page, Window};
+pub use tasks::{Cursor, MAX_COUNTED, TaskCount, TaskFilter, TaskOrder, TaskRow};
 
 use domain::id::TenantId;
 use eventstore::Store;

@@ -1,6 +1,6 @@
 //! Tasks: one by its id, and pages of them.
 
-use super::{ReadError, Reader, Viewer};
+use super::{Page, ReadError, Reader, Viewer, Window};
 use domain::id::{AssetId, TaskId, TenantId};
 use domain::time::Timestamp;
 use sqlx::postgres::PgRow;
@@ -96,35 +96,71 @@ impl TaskRow {
     }
 }
 
-/// Which part of the list, newest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// The first so many, from the start or after a place.
-    First {
-        /// How many.
-        count: u32,
-        /// After this place.
-        after: Option<Cursor>,
-    },
-    /// The last so many, from the end or before a place.
-    Last {
-        /// How many.
-        count: u32,
-        /// Before this place.
-        before: Option<Cursor>,
-    },
+/// In which order tasks are listed. Both are orders of one index, and of a column that never changes: a page stays where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskOrder {
+    /// Those submitted last come first.
+    #[default]
+    NewestFirst,
+    /// Those submitted first come first.
+    OldestFirst,
 }
 
-/// A part of the list, newest first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Page {
-    /// The tasks.
-    pub rows: Vec<TaskRow>,
-    /// Whether newer ones come before it.
-    pub has_previous: bool,
-    /// Whether older ones come after it.
-    pub has_next: bool,
+/// Which tasks are listed: those that every part that is given agrees with. An empty list agrees with none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// In one of these states, by name.
+    pub states: Option<Vec<String>>,
+    /// At one of these providers.
+    pub providers: Option<Vec<String>>,
+    /// For one of these models.
+    pub models: Option<Vec<String>>,
+    /// Failed for one of these reasons: the class, by its stored word.
+    pub error_classes: Option<Vec<String>>,
+    /// Submitted at this time or later.
+    pub created_from: Option<Timestamp>,
+    /// Submitted before this time.
+    pub created_before: Option<Timestamp>,
 }
+
+impl TaskFilter {
+    /// What the index of the list answers by itself.
+    fn push_range(&self, query: &mut QueryBuilder<Postgres>) {
+        if let Some(from) = self.created_from {
+            query.push(" AND created_at >= ").push_bind(from);
+        }
+        if let Some(before) = self.created_before {
+            query.push(" AND created_at < ").push_bind(before);
+        }
+    }
+
+    /// What is looked up in each row.
+    fn push_words(&self, query: &mut QueryBuilder<Postgres>) {
+        let lists = [
+            (" AND state = ANY (", &self.states),
+            (" AND provider = ANY (", &self.providers),
+            (" AND model = ANY (", &self.models),
+            (" AND error_class = ANY (", &self.error_classes),
+        ];
+        for (condition, words) in lists {
+            if let Some(words) = words {
+                query.push(condition).push_bind(words.clone()).push(")");
+            }
+        }
+    }
+}
+
+/// How many tasks there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskCount {
+    /// So many were found.
+    pub found: u32,
+    /// Whether these are all; otherwise there are at least so many.
+    pub exact: bool,
+}
+
+/// How many tasks are looked at to count: a count costs the same however long the list grows.
+pub const MAX_COUNTED: u32 = 10_000;
 
 impl Reader {
     /// A task, if this viewer may see it.
@@ -138,42 +174,54 @@ impl Reader {
         Ok(query.build_query_as().fetch_optional(&self.pool).await?)
     }
 
-    /// A part of the tasks that this viewer may see, newest first, optionally only those in one state.
+    /// A part of the tasks that this viewer may see.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn tasks(&self, viewer: Viewer, state: Option<&str>, window: Window) -> Result<Page, ReadError> {
+    pub async fn tasks(
+        &self,
+        viewer: Viewer,
+        filter: &TaskFilter,
+        order: TaskOrder,
+        window: Window<Cursor>,
+    ) -> Result<Page<TaskRow>, ReadError> {
         let mut query = QueryBuilder::<Postgres>::new("/* projections.tasks */");
         query.push(SELECT).push("true");
         wall(&mut query, viewer);
-        if let Some(state) = state {
-            query.push(" AND state = ").push_bind(state.to_owned());
-        }
-        let (count, place, forward) = match window {
-            Window::First { count, after } => (count, after, true),
-            Window::Last { count, before } => (count, before, false),
-        };
-        if let Some(place) = place {
-            query.push(if forward { " AND (created_at, task_id) < (" } else { " AND (created_at, task_id) > (" });
+        filter.push_range(&mut query);
+        filter.push_words(&mut query);
+        // The end of a list is the start of the same list in the other order.
+        let descending = (order == TaskOrder::NewestFirst) == window.is_forward();
+        if let Some(place) = window.place() {
+            query.push(if descending { " AND (created_at, task_id) < (" } else { " AND (created_at, task_id) > (" });
             query.push_bind(place.created_at).push(", ").push_bind(place.task.0).push(")");
         }
-        query.push(if forward {
+        query.push(if descending {
             " ORDER BY created_at DESC, task_id DESC LIMIT "
         } else {
             " ORDER BY created_at, task_id LIMIT "
         });
-        // One more than asked for says whether there is more.
-        query.push_bind(i64::from(count) + 1);
-        let mut rows: Vec<TaskRow> = query.build_query_as().fetch_all(&self.pool).await?;
-        let wanted = usize::try_from(count).unwrap_or(usize::MAX);
-        let more = rows.len() > wanted;
-        rows.truncate(wanted);
-        // The task that a place was made from lies beyond it.
-        let (has_previous, has_next) = if forward { (place.is_some(), more) } else { (more, place.is_some()) };
-        if !forward {
-            rows.reverse();
-        }
-        Ok(Page { rows, has_previous, has_next })
+        query.push_bind(window.limit());
+        Ok(window.page(query.build_query_as().fetch_all(&self.pool).await?))
+    }
+
+    /// How many tasks this viewer may see, among the newest [`MAX_COUNTED`] of the time range.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn count_tasks(&self, viewer: Viewer, filter: &TaskFilter) -> Result<TaskCount, ReadError> {
+        let mut query =
+            QueryBuilder::<Postgres>::new("/* projections.count_tasks */ SELECT count(*) FILTER (WHERE true");
+        filter.push_words(&mut query);
+        query.push("), count(*) FROM (SELECT state, provider, model, error_class FROM read_tasks WHERE true");
+        wall(&mut query, viewer);
+        filter.push_range(&mut query);
+        // One more than are looked at says whether there are more.
+        query.push(" ORDER BY created_at DESC, task_id DESC LIMIT ").push_bind(i64::from(MAX_COUNTED) + 1);
+        query.push(") AS newest");
+        let (found, seen): (i64, i64) = query.build_query_as().fetch_one(&self.pool).await?;
+        let found = u32::try_from(found).unwrap_or(MAX_COUNTED).min(MAX_COUNTED);
+        Ok(TaskCount { found, exact: seen <= i64::from(MAX_COUNTED) })
     }
 }
 
