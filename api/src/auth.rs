@@ -253,6 +253,7 @@ mod tests {
         encode(&header, &said, key).expect("a token")
     }
 
+    /// Keys that were made for these tests, and open nothing else.
     fn issuers() -> [(Algorithm, EncodingKey); 3] {
         let rsa = EncodingKey::from_rsa_der(include_bytes!("../tests/keys/rsa.der"));
         let curve = EncodingKey::from_ec_der(include_bytes!("../tests/keys/p256.der"));

@@ -144,16 +144,19 @@ pub(crate) fn from_address(parameters: Vec<(String, String)>) -> Option<Result<R
     };
     let mut read = Parameters::default();
     for (name, value) in parameters {
-        let parsed = match name.as_str() {
-            "query" => Ok(read.query = Some(value)),
-            "documentId" => Ok(read.document_id = Some(value)),
-            "operationName" => Ok(read.operation_name = Some(value).filter(|name| !name.is_empty())),
-            "variables" => map(value).map(|map| read.variables = map),
-            "extensions" => map(value).map(|map| read.extensions = map),
-            _ => Ok(()),
-        };
-        if let Err(bad) = parsed {
-            return Some(Err(bad));
+        match name.as_str() {
+            "query" => read.query = Some(value),
+            "documentId" => read.document_id = Some(value),
+            "operationName" => read.operation_name = Some(value).filter(|name| !name.is_empty()),
+            "variables" => match map(value) {
+                Ok(map) => read.variables = map,
+                Err(bad) => return Some(Err(bad)),
+            },
+            "extensions" => match map(value) {
+                Ok(map) => read.extensions = map,
+                Err(bad) => return Some(Err(bad)),
+            },
+            _ => {}
         }
     }
     let names_one = read.query.is_some() || read.document_id.is_some() || read.extensions.is_some();
