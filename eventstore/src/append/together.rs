@@ -59,7 +59,11 @@ impl Carrier for Appends {
         let mut parts = vec![0..sorted.len()];
         while let Some(part) = parts.pop() {
             match self.append(&sorted[part.clone()]).await {
-                Err(error) if part.len() > 1 && error.may_be_of_one() => parts.extend(halves(part)),
+                Err(error) if part.len() > 1 && error.may_be_of_one() => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::debug!(error, callers = part.len(), "one of many is refused; they go on in two halves");
+                    parts.extend(halves(part));
+                }
                 answer => part.for_each(|at| answers[order[at]] = answer.as_ref().copied().map_err(StoreError::shared)),
             }
         }

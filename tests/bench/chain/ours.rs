@@ -12,7 +12,7 @@ use domain::outcome::{
 };
 use domain::process::{CaseKey, MANAGERS, Policy, ProcessManager, grant, submit};
 use domain::task::{Order, Work};
-use eventstore::{Ack, Again, CallContext, Caller, Committed, Delivery, Meta, Request, Store};
+use eventstore::{Ack, Again, CallContext, Caller, Committed, Delivery, Meta, Request, Store, Submission};
 use futures_util::future::BoxFuture;
 use messaging::{Group, Handler, Listener, Publisher};
 use projections::projector::{Projector, ProjectorConfig};
@@ -123,7 +123,8 @@ async fn submit_all(store: &Store, tasks: usize) -> anyhow::Result<Vec<TaskId>> 
         requests.spawn(async move {
             let order = order(tenant);
             let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(order.task) };
-            store.execute(&request(tenant), key, None, |turn| submit(turn, order.clone())).await?;
+            let submission = Submission { task: order.task, prompt: "a paper boat on a stream".to_owned() };
+            store.execute(&request(tenant), key, Some(&submission), |turn| submit(turn, order.clone())).await?;
             anyhow::Ok(order.task)
         });
     }
