@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 const TENANTS: usize = 100;
-/// Polls of a job until it is done. Seven messages of a task are no polls.
-const POLLS: usize = MESSAGES - 7;
+/// Polls of a job until it is done. Eight messages of a task are no polls.
+const POLLS: usize = MESSAGES - 8;
 /// Handlers of each group: polls are most of what there is to do.
 const SHARES: [(Group, usize); 9] = [
     (Group::SchedulerSubmit, 8),
