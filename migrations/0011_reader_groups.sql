@@ -26,11 +26,14 @@ CREATE TABLE reader_group_partitions (
     -- Everything up to here is read.
     position   bigint      NOT NULL,
     member     uuid,
-    -- Fencing: raised whenever a member is given the partition.
+    -- Fencing: a new one whenever a member is given the partition.
     token      bigint      NOT NULL DEFAULT 0,
     moved_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (group_name, partition)
 ) WITH (fillfactor = 50);
+
+-- No token is given twice, so none of a group that was forgotten is good for one that is made again under its name.
+CREATE SEQUENCE reader_group_tokens;
 
 -- The partition of a stream, of so many: from 0. PostgreSQL partitions tables by this hash, so it stays what it is.
 CREATE FUNCTION log_partition(stream_id uuid, partitions integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -43,15 +46,17 @@ LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     made reader_groups;
+    given bigint;
 BEGIN
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO given FROM events_position_seq;
     IF of_group !~ '^[a-z][a-z0-9_.-]{0,62}$' THEN
         RAISE EXCEPTION 'a reader group''s name has 1 to 63 lower-case letters, digits, and "_", ".", "-", and begins with a letter'
               USING ERRCODE = 'invalid_parameter_value';
     ELSIF make_reader_group.partitions NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'a reader group has 1 to 1024 partitions, not %', make_reader_group.partitions
               USING ERRCODE = 'invalid_parameter_value';
-    ELSIF after < 0 THEN
-        RAISE EXCEPTION 'positions of the log begin at 1: a reader group can not begin after %', after
+    ELSIF after IS NULL OR after NOT BETWEEN 0 AND given THEN
+        RAISE EXCEPTION 'the log has positions from 1 to %: a reader group can not begin after %', given, after
               USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO reader_groups (name, partitions, owner) VALUES (of_group, make_reader_group.partitions, session_user)
@@ -130,7 +135,7 @@ BEGIN
     WITH free AS MATERIALIZED (
         SELECT q.partition FROM reader_group_partitions q WHERE q.group_name = of_group AND q.member IS NULL
          ORDER BY q.partition LIMIT greatest(quota - held, 0) FOR UPDATE SKIP LOCKED)
-    UPDATE reader_group_partitions p SET member = by_member, token = p.token + 1 FROM free q
+    UPDATE reader_group_partitions p SET member = by_member, token = nextval('reader_group_tokens') FROM free q
      WHERE p.group_name = of_group AND p.partition = q.partition;
     RETURN QUERY SELECT p.partition, p.token, p.position FROM reader_group_partitions p
                   WHERE p.group_name = of_group AND p.member = by_member ORDER BY p.partition;

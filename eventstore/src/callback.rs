@@ -71,7 +71,7 @@ impl Store {
             actor: format!("provider:{}", fact.provider),
             trace: correlation.0.simple().to_string(),
         };
-        tx.publish(id, &message, &meta, now).await?;
+        tx.publish(id, &message, meta, now).await?;
         tx.commit().await?;
         Ok(CallbackKept::New)
     }

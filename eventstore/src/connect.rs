@@ -1,6 +1,8 @@
 //! Opening the database: pool, migrations, and the refusal to run on a schema this build does not know.
 
-use crate::load::FoldCache;
+use crate::append::Appends;
+use crate::batches::Batches;
+use crate::load::{FoldCache, Readings};
 use crate::roles::{self, Granted, RoleName, Roles};
 use crate::snapshot::Snapshots;
 use crate::wakeup::Ringer;
@@ -74,6 +76,11 @@ fn default_service() -> RoleName {
 fn default_reader() -> RoleName {
     Roles::default().reader
 }
+/// How many statements that read, and how many that append, are on their way to the database at once. Few: what comes meanwhile
+/// goes together.
+const READINGS_AT_ONCE: usize = 2;
+const APPENDS_AT_ONCE: usize = 2;
+
 /// How long after its last use a connection is taken to be alive.
 const TRUSTED: Duration = Duration::from_secs(1);
 
@@ -119,6 +126,10 @@ pub struct Store {
     pub(crate) cache: Arc<FoldCache>,
     pub(crate) ringer: Arc<Ringer>,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) readings: Batches<Readings>,
+    /// Of those who meet a stream for the first time.
+    pub(crate) cold_readings: Batches<Readings>,
+    pub(crate) appends: Batches<Appends>,
 }
 
 impl Store {
@@ -155,7 +166,16 @@ impl Store {
     #[must_use]
     pub fn on(pool: PgPool, policy: Policy) -> Self {
         let (ringer, snapshots) = (Ringer::new(pool.clone()), Snapshots::new(pool.clone()));
-        Self { pool, policy: Arc::new(policy), cache: Arc::new(FoldCache::default()), ringer, snapshots }
+        Self {
+            policy: Arc::new(policy),
+            cache: Arc::new(FoldCache::default()),
+            snapshots,
+            readings: Batches::new(Readings { pool: pool.clone() }, READINGS_AT_ONCE),
+            cold_readings: Batches::new(Readings { pool: pool.clone() }, READINGS_AT_ONCE),
+            appends: Batches::new(Appends { pool: pool.clone(), ringer: Arc::clone(&ringer) }, APPENDS_AT_ONCE),
+            ringer,
+            pool,
+        }
     }
 
     /// Connects, and refuses a schema that this build was not made for.

@@ -5,12 +5,12 @@
 //! streams' versions decide whether it still holds. Where it does not (the message was here before, or others were first), the
 //! next try is a transaction that takes the inbox row, and with it the right to handle the message, before it reads.
 
-use crate::append::{Beside, InboxRow, Meta, Writes};
+use crate::append::{Append, Beside, InboxRow, Meta};
 use crate::committed::Committed;
 use crate::connect::Store;
 use crate::delivery::{Ack, Again, Delivery, Outcome};
 use crate::error::StoreError;
-use crate::transaction::Tx;
+use crate::transaction::{Session, Tx};
 use domain::id::CausationId;
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call};
@@ -21,6 +21,7 @@ use rand::RngExt;
 use sha2::{Digest, Sha256};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What an outside call may need to know beside the call itself.
@@ -76,7 +77,7 @@ struct Handling<'a> {
     delivery: &'a Delivery,
     envelope: Envelope,
     message: Message,
-    payload_hash: Vec<u8>,
+    payload_hash: [u8; 32],
 }
 
 impl Store {
@@ -94,7 +95,7 @@ impl Store {
             Ok(it) => it,
             Err(bad) => return self.quarantine(manager.name(), delivery, None, &bad).await,
         };
-        let payload_hash = Sha256::digest(&delivery.body).to_vec();
+        let payload_hash = Sha256::digest(&delivery.body).into();
         let handling = Handling { store: self, manager, delivery, envelope, message, payload_hash };
         let mut step = Step::React;
         for _ in 0..STEPS {
@@ -169,9 +170,14 @@ impl Handling<'_> {
         let decided = Instant::now();
         let key = self.case_key(step);
         if !contended && !matches!(step, Step::ReactAgain) {
-            let mut tx = self.store.single().await?;
-            let (case, now) = tx.load(Case::begin(key)).await?;
-            return self.decide(tx, step, case, (now, decided), matches!(step, Step::React)).await;
+            let mut session = Session::Together(self.store);
+            let first = matches!(step, Step::React);
+            let (case, now) = match session.load(Case::begin(key)).await {
+                // If it was handled before, it does not matter that its history can not be folded any more.
+                Err(StoreError::Corrupt(_)) if first => return Err(StoreError::Race.into()),
+                read => read?,
+            };
+            return self.decide(session, step, case, (now, decided), first).await;
         }
         let mut tx = self.store.begin().await?;
         // The answer to a call is recorded even where somebody else has closed the row meanwhile: it must not be lost.
@@ -189,14 +195,14 @@ impl Handling<'_> {
             tx.queue_up(&account.into_iter().collect::<Vec<_>>()).await?;
             (case, now) = tx.load(Case::begin(key)).await?;
         }
-        self.decide(tx, step, case, (now, decided), false).await
+        self.decide(Session::Alone(tx), step, case, (now, decided), false).await
     }
 
     /// Decides and writes. `first`: it is not known whether the message was here before, and an answer counts only if the inbox
     /// row can be made with it.
     async fn decide(
         &self,
-        tx: Tx<'_>,
+        session: Session<'_>,
         step: &Step,
         case: Case,
         at: (Timestamp, Instant),
@@ -210,36 +216,35 @@ impl Handling<'_> {
             Step::React | Step::ReactAgain => self.manager.react(&self.message, &mut turn),
             Step::Conclude(asked) => self.manager.conclude(&self.message, &asked.0, asked.1.clone(), &mut turn),
         };
-        Ok(self.finish(tx, next, turn, at, first).await?)
+        Ok(self.finish(session, next, turn, at, first).await?)
     }
 
     async fn finish(
         &self,
-        mut tx: Tx<'_>,
+        session: Session<'_>,
         next: Result<Next, Declined>,
         turn: Turn<'_>,
         (now, decided): (Timestamp, Instant),
         first: bool,
     ) -> Result<Turned, StoreError> {
-        let meta = self.meta();
-        let (ended, writes, order) = match &next {
-            Err(declined) => (Some(("declined", Some(declined.to_string()))), Writes::default(), None),
+        let meta = Arc::new(self.meta());
+        let (ended, append, order) = match &next {
+            Err(declined) => (Some(("declined", Some(declined.to_string()))), Append::empty(meta, now), None),
             Ok(Next::Retry(_)) if first => return Err(StoreError::Race),
             // Rolled back, row and all: it changed nothing.
             Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause.clone())),
             Ok(next) => {
                 let order = turn.case.task.state.order().cloned();
-                ((*next == Next::Done).then_some(("applied", None)), Writes::of(turn, &meta)?, order)
+                ((*next == Next::Done).then_some(("applied", None)), Append::of(turn, meta)?, order)
             }
         };
         let row = self.inbox_row(ended);
         let beside = match row.ended {
-            _ if first => Beside::Take(&row),
-            Some(_) => Beside::Close(&row),
+            _ if first => Beside::Take(row),
+            Some(_) => Beside::Close(row),
             None => Beside::Nothing,
         };
-        tx.append(&writes, &meta, now, beside).await?;
-        tx.commit().await?;
+        session.record(append.with(beside)).await?;
         Ok(match (next, order) {
             (Err(_), _) => Turned::Finished(Outcome::Declined),
             (Ok(Next::Done), _) => Turned::Finished(Outcome::Done),
@@ -253,12 +258,12 @@ impl Handling<'_> {
         })
     }
 
-    fn inbox_row(&self, ended: Option<(&'static str, Option<String>)>) -> InboxRow<'_> {
+    fn inbox_row(&self, ended: Option<(&'static str, Option<String>)>) -> InboxRow {
         InboxRow {
             consumer: self.manager.name(),
             event_id: self.envelope.event_id.0,
             aggregate: self.message.task_id().0,
-            payload_hash: &self.payload_hash,
+            payload_hash: self.payload_hash,
             ended,
         }
     }
@@ -300,7 +305,7 @@ impl Handling<'_> {
         .bind(self.manager.name())
         .bind(self.envelope.event_id.0)
         .bind(self.message.task_id().0)
-        .bind(&self.payload_hash)
+        .bind(self.payload_hash.as_slice())
         .fetch_one(&mut *tx.inner)
         .await?)
     }

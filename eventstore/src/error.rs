@@ -2,6 +2,7 @@
 
 use domain::aggregate::Refusal;
 use domain::process::Corrupt;
+use std::sync::Arc;
 
 /// What went wrong in the store.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +12,7 @@ pub enum StoreError {
     Race,
     /// The database could not be used.
     #[error("the database could not be used")]
-    Database(#[source] sqlx::Error),
+    Database(#[source] Arc<sqlx::Error>),
     /// A stored history can not be folded: for a person, not for a retry.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -30,6 +31,29 @@ impl StoreError {
             Self::Database(error) => is_passing(error),
             Self::Corrupt(_) | Self::Encode(_) => false,
         }
+    }
+
+    /// Whether a statement of many callers may have failed because of one of them: the others are to be tried without it.
+    pub(crate) fn may_be_of_one(&self) -> bool {
+        match self {
+            Self::Race => true,
+            // The database refused it, and would again.
+            Self::Database(error) => error.as_database_error().is_some() && !is_passing(error),
+            Self::Corrupt(_) | Self::Encode(_) => false,
+        }
+    }
+
+    /// For each of the callers whose statement failed.
+    pub(crate) fn shared(&self) -> Self {
+        match self {
+            Self::Database(error) => Self::Database(Arc::clone(error)),
+            Self::Race | Self::Corrupt(_) | Self::Encode(_) => Self::Race,
+        }
+    }
+
+    /// The runtime that carried a statement was shut down on the way: nobody knows what became of it.
+    pub(crate) fn cut_off() -> Self {
+        Self::Database(Arc::new(sqlx::Error::PoolClosed))
     }
 }
 
@@ -68,11 +92,15 @@ fn is_first_come(constraint: Option<&str>, table: Option<&str>) -> bool {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let Some(fault) = error.as_database_error() else {
-            return Self::Database(error);
+            return Self::Database(Arc::new(error));
         };
         let code = fault.code();
         let taken = code.as_deref() == Some("23505") && is_first_come(fault.constraint(), fault.table());
-        if taken || matches!(code.as_deref(), Some("40001" | "40P01")) { Self::Race } else { Self::Database(error) }
+        if taken || matches!(code.as_deref(), Some("40001" | "40P01")) {
+            Self::Race
+        } else {
+            Self::Database(Arc::new(error))
+        }
     }
 }
 
@@ -94,4 +122,12 @@ pub enum ExecuteError {
     /// A fault.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl ExecuteError {
+    /// Whether it says what the facts are, and not that they could not be reached: an earlier request with the same key may have
+    /// met others.
+    pub(crate) const fn is_of_the_case(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NotFound { .. } | Self::Store(StoreError::Corrupt(_)))
+    }
 }

@@ -6,16 +6,17 @@
 //! The first try is two trips to the database: one statement reads, one writes all there is to write. Where that meets a row of
 //! the key, or others were first, the next try is a transaction that queues up, and asks for the key before anything else.
 
-use crate::append::{Beside, KeyRow, Meta, RequestRow, Writes};
+use crate::append::{Append, Beside, KeyRow, Meta, RequestRow};
 use crate::connect::Store;
 use crate::consume::pause;
 use crate::error::{ExecuteError, StoreError};
-use crate::transaction::Tx;
+use crate::transaction::Session;
 use domain::aggregate::Refusal;
 use domain::id::{TaskId, TenantId};
 use domain::process::{Case, CaseKey, Turn};
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
+use std::sync::Arc;
 
 /// An idempotency key and the request it stands for.
 #[derive(Clone, Debug)]
@@ -112,31 +113,33 @@ impl Store {
     where
         F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
     {
-        if !contended {
-            let tx = self.single().await?;
-            let tried = self.decide(tx, request, key, submission, command).await;
-            // Before it is refused: what an earlier request with the key came to is the answer.
-            return match (tried, &request.key) {
-                (Err(refused @ (ExecuteError::Refused(_) | ExecuteError::NotFound { .. })), Some(kept)) => {
-                    self.replayed(request.meta.tenant, kept).await?.ok_or(refused)
-                }
-                (other, _) => other,
-            };
+        let session = if contended {
+            // Locks need a transaction.
+            let mut tx = self.begin().await?;
+            tx.queue_up(&Case::begin(key).wants()).await?;
+            if let Some(kept) = &request.key
+                && let Some(before) = read_key(&mut tx.inner, request.meta.tenant, kept).await?
+            {
+                return Ok(Executed { replayed: true, ..before });
+            }
+            Session::Alone(tx)
+        } else {
+            Session::Together(self)
+        };
+        let tried = self.decide(session, request, key, submission, command).await;
+        // Before it is refused: what an earlier request with the key came to is the answer. It may have come to it a moment ago,
+        // since first tries take no locks.
+        match (tried, &request.key) {
+            (Err(refused), Some(kept)) if refused.is_of_the_case() => {
+                self.replayed(request.meta.tenant, kept).await?.ok_or(refused)
+            }
+            (other, _) => other,
         }
-        // Locks need a transaction.
-        let mut tx = self.begin().await?;
-        tx.queue_up(&Case::begin(key).wants()).await?;
-        if let Some(kept) = &request.key
-            && let Some(before) = read_key(&mut tx.inner, request.meta.tenant, kept).await?
-        {
-            return Ok(Executed { replayed: true, ..before });
-        }
-        self.decide(tx, request, key, submission, command).await
     }
 
     async fn decide<F>(
         &self,
-        mut tx: Tx<'_>,
+        mut session: Session<'_>,
         request: &Request,
         key: CaseKey,
         submission: Option<&Submission>,
@@ -145,41 +148,38 @@ impl Store {
     where
         F: Fn(&mut Turn<'_>) -> Result<(), Refusal> + Send + Sync,
     {
-        let (case, now) = tx.load(Case::begin(key)).await?;
+        let (case, now) = session.load(Case::begin(key)).await?;
         if submission.is_none() && key.task.is_some() {
             check_owner(&case, request)?;
         }
         let mut turn = Turn::new(case, now, &self.policy);
         command(&mut turn)?;
         let executed = reached(&turn);
-        let writes = Writes::of(turn, &request.meta)?;
         let kept = request.key.as_ref().map(|key| key.row(request, &executed)).transpose()?;
-        let asked = submission.map(|it| it.row(request));
-        let beside = match (&kept, &asked) {
+        let beside = match (kept, submission.map(|it| it.row(request))) {
             (None, None) => Beside::Nothing,
-            (kept, asked) => Beside::Keep(kept.as_ref(), asked.as_ref()),
+            (kept, asked) => Beside::Keep(kept, asked),
         };
-        tx.append(&writes, &request.meta, now, beside).await?;
-        tx.commit().await?;
+        session.record(Append::of(turn, Arc::new(request.meta.clone()))?.with(beside)).await?;
         Ok(executed)
     }
 }
 
 impl IdempotencyKey {
-    fn row<'a>(&'a self, request: &Request, executed: &Executed) -> Result<KeyRow<'a>, StoreError> {
+    fn row(&self, request: &Request, executed: &Executed) -> Result<KeyRow, StoreError> {
         Ok(KeyRow {
             tenant: request.meta.tenant.0,
             operation: self.operation,
-            key: &self.key,
-            fingerprint: &self.fingerprint,
+            key: self.key.clone(),
+            fingerprint: self.fingerprint,
             result: serde_json::to_value(executed)?,
         })
     }
 }
 
 impl Submission {
-    fn row(&self, request: &Request) -> RequestRow<'_> {
-        RequestRow { tenant: request.meta.tenant.0, task: self.task.0, prompt: &self.prompt }
+    fn row(&self, request: &Request) -> RequestRow {
+        RequestRow { tenant: request.meta.tenant.0, task: self.task.0, prompt: self.prompt.clone() }
     }
 }
 

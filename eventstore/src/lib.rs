@@ -3,6 +3,7 @@
 mod append;
 pub mod archive;
 pub mod audit;
+mod batches;
 mod callback;
 mod committed;
 mod connect;

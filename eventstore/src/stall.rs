@@ -57,7 +57,7 @@ impl Store {
             // Another scanner has just published it.
             return Ok(None);
         }
-        tx.publish(id, &message, &meta, now).await?;
+        tx.publish(id, &message, meta, now).await?;
         tx.commit().await?;
         Ok(Some(repair))
     }

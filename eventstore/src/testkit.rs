@@ -9,9 +9,10 @@ pub use proxy::{FaultProxy, Reset};
 pub use server::OwnServer;
 
 use crate::connect::{MIGRATOR, OpenError, Store};
+use crate::delivery::{Ack, Outcome};
 use crate::error::StoreError;
 use crate::history::{History, HistoryError, Moment, Past};
-use crate::load::FoldCache;
+use crate::load::{FoldCache, Through};
 use crate::logged::{LoggedEvent, read_log};
 use crate::roles::{self, Granted, Roles};
 use domain::process::{Case, CaseKey, Policy, StreamId};
@@ -59,6 +60,11 @@ pub enum TestkitError {
     /// The machine refused a process, a signal or a file.
     #[error("the machine refused what a server of the test's own needs")]
     Machine(#[from] std::io::Error),
+}
+
+/// Leave to acknowledge what was made durable by other means than this store: for benchmarks of such.
+pub const fn acknowledge() -> Ack {
+    Ack::new(Outcome::Done)
 }
 
 impl Store {
@@ -261,12 +267,12 @@ pub async fn in_role(owner: &PgPool, options: PgConnectOptions, names: &Roles) -
 }
 
 impl Store {
-    /// Reads a case as a business transaction does, and nothing else. A store that has read nothing yet reads it cold.
+    /// Reads a case as `consume` and `execute` do at first, and nothing else. A store that has read nothing yet reads it cold.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn load_case(&self, key: CaseKey) -> Result<Case, StoreError> {
-        Ok(self.begin().await?.load(Case::begin(key)).await?.0)
+        Ok(self.load(Through::Batches, Case::begin(key)).await?.0)
     }
 
     /// Waits until this store has written the snapshots that were due.

@@ -1,80 +1,59 @@
 //! The business transaction. Private to this crate: no other can name it, hold it, or await beside it.
 
+use crate::append::{Append, Meta};
 use crate::connect::Store;
 use crate::error::StoreError;
-use domain::process::StreamId;
+use crate::load::Through;
+use domain::message::Message;
+use domain::process::{Case, StreamId};
 use domain::time::Timestamp;
-use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, Postgres, Transaction};
-use std::ops::{Deref, DerefMut};
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
 
 pub(crate) struct Tx<'s> {
     pub(crate) store: &'s Store,
-    pub(crate) inner: Session,
+    pub(crate) inner: Transaction<'static, Postgres>,
     /// What readers are woken for after the commit: see [`crate::wakeup`].
     pub(crate) news: u8,
-}
-
-/// The connection of a business transaction.
-pub(crate) enum Session {
-    /// Between BEGIN and COMMIT.
-    Open(Transaction<'static, Postgres>),
-    /// Each statement is a transaction.
-    Single(PoolConnection<Postgres>),
-}
-
-impl Deref for Session {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        match self {
-            Self::Open(transaction) => transaction,
-            Self::Single(connection) => connection,
-        }
-    }
-}
-
-impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Open(transaction) => transaction,
-            Self::Single(connection) => connection,
-        }
-    }
 }
 
 impl Store {
     /// Opens a transaction at READ COMMITTED: the streams' versions are what conflicts are found by.
     pub(crate) async fn begin(&self) -> Result<Tx<'_>, StoreError> {
-        Ok(Tx { store: self, inner: Session::Open(self.pool.begin().await?), news: 0 })
-    }
-
-    /// For what reads, decides, and then writes by one statement, [`Tx::append`]: it commits by itself, and BEGIN and COMMIT
-    /// would be two more trips to the database around it. Nothing is lost by that: at READ COMMITTED, what is read is of its
-    /// statement's moment either way, and only the statement that writes finds out whether it still holds. Not for locks.
-    pub(crate) async fn single(&self) -> Result<Tx<'_>, StoreError> {
-        Ok(Tx { store: self, inner: Session::Single(self.pool.acquire().await?), news: 0 })
+        Ok(Tx { store: self, inner: self.pool.begin().await?, news: 0 })
     }
 }
 
 impl Tx<'_> {
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let Self { store, inner, news } = self;
-        let committed = match inner {
-            Session::Open(transaction) => transaction.commit().await,
-            Session::Single(_) => Ok(()),
-        };
+        let committed = inner.commit().await;
         // Also where the answer was lost: it may have been committed.
         store.ringer.ring(news);
         Ok(committed?)
     }
 
-    /// The answer to a statement was lost, or an error. A statement that commits by itself may have been committed: readers are
-    /// woken as after any commit.
-    pub(crate) fn lost(&self) {
-        if matches!(self.inner, Session::Single(_)) {
-            self.store.ringer.ring(self.news);
-        }
+    /// Reads a whole case: see [`Store::load`].
+    pub(crate) async fn load(&mut self, case: Case) -> Result<(Case, Timestamp), StoreError> {
+        self.store.load(Through::Connection(&mut self.inner), case).await
+    }
+
+    /// Appends everything, and what belongs beside it, in one statement. A version that somebody else took first is
+    /// [`StoreError::Race`].
+    pub(crate) async fn append(&mut self, append: Append) -> Result<(), StoreError> {
+        self.news |= append.news();
+        Ok(crate::append::append(&mut self.inner, &[append]).await?)
+    }
+
+    /// Publishes one message that no event announces (a callback, a repair). `id` makes it the same when it is repeated.
+    pub(crate) async fn publish(
+        &mut self,
+        id: Uuid,
+        message: &Message,
+        meta: Meta,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.append(Append::message(id, message, meta, now)?).await
     }
 
     /// The database's clock: every time that is stored or compared comes from this one.
@@ -104,4 +83,35 @@ fn lock_key(stream: StreamId) -> i64 {
     let mixed = (high ^ low.rotate_left(23) ^ (stream.category as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let folded = mixed >> 8;
     i64::try_from((9_u64 << 56) | folded).unwrap_or(9 << 56)
+}
+
+/// How a case is read and what came of it is written.
+pub(crate) enum Session<'s> {
+    /// By one statement each, which others may share, and which commits by itself: BEGIN and COMMIT would be two more trips to the
+    /// database. Nothing is lost by that: at READ COMMITTED, what is read is of its statement's moment either way, and only the
+    /// statement that writes finds out whether it still holds. Not for locks.
+    Together(&'s Store),
+    /// In a transaction.
+    Alone(Tx<'s>),
+}
+
+impl Session<'_> {
+    /// Reads a whole case: see [`Store::load`].
+    pub(crate) async fn load(&mut self, case: Case) -> Result<(Case, Timestamp), StoreError> {
+        match self {
+            Self::Together(store) => store.load(Through::Batches, case).await,
+            Self::Alone(tx) => tx.load(case).await,
+        }
+    }
+
+    /// Appends and commits. A version or a row that somebody else took first is [`StoreError::Race`].
+    pub(crate) async fn record(self, append: Append) -> Result<(), StoreError> {
+        match self {
+            Self::Together(store) => store.appends.ask(append).await.ok_or_else(StoreError::cut_off)?,
+            Self::Alone(mut tx) => {
+                tx.append(append).await?;
+                tx.commit().await
+            }
+        }
+    }
 }

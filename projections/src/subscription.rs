@@ -64,6 +64,17 @@ impl SubscriptionConfig {
             tick: Duration::from_millis(250),
         }
     }
+
+    /// The database checks the rest.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.batch == 0 {
+            return Err("a group reads at least one event in a transaction: set its batch to 1 or more");
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.lease) {
+            return Err("a group's lease is 0.1 seconds to 1 hour");
+        }
+        Ok(())
+    }
 }
 
 /// Events of one partition that follow each other in it.
@@ -126,6 +137,7 @@ impl Subscription {
     /// [`SubscriptionError::Refused`]: there is one with another number of partitions or of somebody else, or the configuration says
     /// what can not be. [`SubscriptionError::Database`].
     pub async fn open(pool: PgPool, config: SubscriptionConfig) -> Result<Self, SubscriptionError> {
+        config.check().map_err(|wrong| SubscriptionError::Refused(wrong.to_owned()))?;
         let group = Group { pool, name: config.group.clone() };
         group.make(config.partitions, config.after).await?;
         Ok(Self { group, config })
@@ -234,8 +246,9 @@ impl Subscription {
     async fn batch(&self, held: &mut Held, up_to: i64, handler: &dyn Handler) -> Result<Look, SubscriptionError> {
         let limit = i64::from(self.config.batch);
         let mut tx = self.group.pool.begin().await?;
+        self.group.bound(&mut tx, self.config.lease).await?;
         let events = self.group.read(&mut tx, held, up_to, limit).await?;
-        let full = events.len() as i64 >= limit;
+        let full = !events.is_empty() && events.len() as i64 >= limit;
         let reached = if full { events.last().map_or(up_to, |event| event.position) } else { up_to };
         if !events.is_empty() {
             let batch = Batch { partition: u16::try_from(held.partition).unwrap_or(u16::MAX), events };

@@ -437,3 +437,88 @@ async fn the_lag_is_told_by_partition() -> Result<()> {
     ensure!(far.partitions.iter().all(|it| it.behind_seconds > 3_599.0), "{far:?}");
     Ok(())
 }
+
+/// A group that is forgotten and made again under its name is another one: who was a member of the first can not move its checkpoints.
+#[tokio::test]
+async fn a_member_of_a_group_that_was_forgotten_moves_no_checkpoint_of_the_next() -> Result<()> {
+    let database = database().await?;
+    let pool = database.pool();
+    append_grant(&mut *pool.acquire().await?, Uuid::new_v4()).await?;
+    let (asleep, awake) = (Uuid::new_v4(), Uuid::new_v4());
+    let claim = "SELECT partition, token, position FROM claim_partitions('g', $1, $2 * interval '1 millisecond')";
+    let make = |partitions: i32| sqlx::query("SELECT make_reader_group('g', $1, 0)").bind(partitions);
+    make(8).execute(pool).await?;
+    let before: Vec<(i32, i64, i64)> = sqlx::query_as(claim).bind(asleep).bind(100).fetch_all(pool).await?;
+    // As soon as its lease has ended.
+    eventually(async || Ok(sqlx::query("SELECT drop_reader_group('g')").execute(pool).await.is_ok())).await?;
+    make(6).execute(pool).await?;
+    let after: Vec<(i32, i64, i64)> = sqlx::query_as(claim).bind(awake).bind(60_000).fetch_all(pool).await?;
+    ensure!((before.len(), after.len()) == (8, 6));
+    let (partition, token, position) = before[3];
+    let moved = sqlx::query("SELECT move_checkpoint('g', $1, $2, $3, 1)");
+    let refused = moved.bind(partition).bind(token).bind(position).execute(pool).await.err().context("it was moved")?;
+    let code = refused.as_database_error().and_then(|it| it.code()).map(|it| it.to_string());
+    ensure!(code.as_deref() == Some("LR001"), "{refused}");
+    Ok(())
+}
+
+/// What would be skipped in silence, or never work, is refused when a group is opened.
+#[tokio::test]
+async fn a_group_that_can_not_work_is_refused() -> Result<()> {
+    let database = database().await?;
+    let usual = SubscriptionConfig::new("g", 4);
+    for (wrong, word) in [
+        (SubscriptionConfig { batch: 0, ..usual.clone() }, "batch"),
+        (SubscriptionConfig { lease: Duration::ZERO, ..usual.clone() }, "lease"),
+        (SubscriptionConfig { after: 1_000_000, ..usual.clone() }, "begin after"),
+    ] {
+        match Subscription::open(database.pool().clone(), wrong).await {
+            Err(SubscriptionError::Refused(said)) => ensure!(said.contains(word), "{said}"),
+            other => anyhow::bail!("{word}: {other:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// Adds to one row, and then hangs: the first time for ever.
+struct Hanging(AtomicBool);
+
+impl Handler for Hanging {
+    fn handle<'a>(
+        &'a self,
+        batch: &'a Batch,
+        effects: &'a mut PgConnection,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            let add = "INSERT INTO total VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET n = total.n + $1";
+            sqlx::query(add).bind(batch.events.len() as i64).execute(effects).await?;
+            if self.0.swap(false, Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whoever gets a hung member's partition needs the rows that it has locked: its transaction ends with its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_hangs_locks_nobody_out() -> Result<()> {
+    let database = database().await?;
+    database.sql("CREATE TABLE total (id int PRIMARY KEY, n bigint); GRANT SELECT, INSERT, UPDATE ON total TO aivideo_service").await?;
+    let mut connection = database.pool().acquire().await?;
+    for _ in 0..20 {
+        append_grant(&mut connection, Uuid::new_v4()).await?;
+    }
+    let hung = Member::start(&database, quick("g", 2), Arc::new(Hanging(AtomicBool::new(true)))).await?;
+    eventually(async || {
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()";
+        Ok(database.count(open).await? > 0)
+    })
+    .await?;
+    let other = Member::start(&database, quick("g", 2), Arc::new(Hanging(AtomicBool::new(false)))).await?;
+    let read = "SELECT coalesce(sum(n), 0)::bigint FROM total";
+    eventually(async || Ok(database.count(read).await? == 20)).await?;
+    other.stop().await?;
+    hung.kill().await;
+    Ok(())
+}

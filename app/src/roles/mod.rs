@@ -12,6 +12,8 @@ mod serve;
 mod work;
 
 pub use parts::{Parts, objects_of, scratch};
+pub use relay::ToBroker;
+pub use work::group_of;
 
 use anyhow::Context;
 use std::future::Future;

@@ -8,7 +8,8 @@ use projections::relay::{OutboundMessage, PublishFailure, Publisher, Relay, Rela
 use projections::retention::keep_house;
 use std::sync::Arc;
 
-struct ToBroker(Producer);
+/// Hands the outbox to the broker.
+pub struct ToBroker(pub Producer);
 
 impl Publisher for ToBroker {
     fn publish<'a>(&'a self, message: &'a OutboundMessage) -> BoxFuture<'a, Result<(), PublishFailure>> {

@@ -2,6 +2,7 @@
 
 mod archive;
 mod audit;
+mod batches;
 mod consume;
 mod contention;
 mod execute;

@@ -88,6 +88,19 @@ impl Group {
         Ok(claimed)
     }
 
+    /// Ends the transaction when it hangs for longer than the lease. Whoever has the partition then may have to write to the same
+    /// rows: it must not wait for one that does not count any more.
+    pub(super) async fn bound(&self, connection: &mut PgConnection, lease: Duration) -> Result<(), SubscriptionError> {
+        sqlx::query(
+            "/* subscription.bound */
+             SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('lock_timeout', $1, true)",
+        )
+        .bind(format!("{}ms", lease.as_millis()))
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
     pub(super) async fn read(
         &self,
         connection: &mut PgConnection,

@@ -5,15 +5,19 @@
 //! checks that the log still has the event that the kept state ends with. A stream that is not in memory begins at its snapshot,
 //! where it has one that can be used: the same rule, and the same check.
 
+mod reading;
+
+pub(crate) use reading::Readings;
+
+use crate::connect::Store;
 use crate::error::StoreError;
 use crate::snapshot::{SnapshotRow, is_due};
-use crate::transaction::Tx;
 use domain::aggregate::Category;
 use domain::process::{Case, Folded, StreamId};
 use domain::stored::Stored;
 use domain::time::Timestamp;
-use sqlx::Row;
-use sqlx::postgres::PgRow;
+use reading::{Wanted, read};
+use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -37,7 +41,7 @@ impl Kept {
 
 /// What was read of one stream.
 #[derive(Debug, Default)]
-struct News {
+pub(crate) struct News {
     snapshot: Option<SnapshotRow>,
     /// From the version on that was kept or snapped, that one included.
     events: Vec<(i64, Stored)>,
@@ -86,16 +90,24 @@ impl FoldCache {
     }
 }
 
-impl Tx<'_> {
+/// What streams are read through.
+pub(crate) enum Through<'c> {
+    /// A statement that is shared with whoever reads at the same time.
+    Batches,
+    /// The connection of a transaction.
+    Connection(&'c mut PgConnection),
+}
+
+impl Store {
     /// Reads a whole case, as of one moment: all of it comes from one statement. What it needs is found out from the histories
     /// themselves; what the kept states say will be needed is read along at once, so that one reading is enough for a case that
     /// was met before. Read in two statements, a task and its attempt could be of two moments, and a message be declined for a
     /// reason that never was. With it comes that moment, by the database's clock.
-    pub(crate) async fn load(&mut self, case: Case) -> Result<(Case, Timestamp), StoreError> {
+    pub(crate) async fn load(&self, mut through: Through<'_>, case: Case) -> Result<(Case, Timestamp), StoreError> {
         let mut streams = self.foreseen(&case, &case.wants());
         let mut distrusted = HashSet::new();
         loop {
-            let Some((mut read, now)) = self.fold(&streams, &mut distrusted).await? else { continue };
+            let Some((mut read, now)) = self.fold(&mut through, &streams, &mut distrusted).await? else { continue };
             let mut whole = case.clone();
             let missing = loop {
                 let wanted = whole.wants();
@@ -121,7 +133,7 @@ impl Tx<'_> {
         let mut streams = wanted.to_vec();
         let mut guess = case.clone();
         for stream in wanted {
-            let Some(kept) = self.store.cache.get(*stream) else { return streams };
+            let Some(kept) = self.cache.get(*stream) else { return streams };
             guess.supply(*stream, kept.folded);
         }
         streams.extend(guess.wants());
@@ -131,15 +143,21 @@ impl Tx<'_> {
     /// Reads and folds streams. `None`: a snapshot can not be used; its stream is among the distrusted now, and all is to be read
     /// again, for it must be of one moment.
     async fn fold(
-        &mut self,
+        &self,
+        through: &mut Through<'_>,
         streams: &[StreamId],
         distrusted: &mut HashSet<StreamId>,
     ) -> Result<Option<(HashMap<StreamId, Folded>, Timestamp)>, StoreError> {
         let kept: Vec<Kept> = streams
             .iter()
-            .map(|stream| self.store.cache.get(*stream).unwrap_or_else(|| Kept::absent(stream.category)))
+            .map(|stream| self.cache.get(*stream).unwrap_or_else(|| Kept::absent(stream.category)))
             .collect();
-        let (mut news, now) = self.news(streams, &kept, distrusted).await?;
+        let wanted = streams.iter().zip(&kept).map(|(stream, kept)| Wanted {
+            stream: *stream,
+            from: kept.folded.version(),
+            cold: kept.is_cold() && !distrusted.contains(stream),
+        });
+        let (mut news, now) = self.news(through, wanted.collect()).await?;
         let mut folded = HashMap::with_capacity(streams.len());
         for (stream, kept) in streams.iter().zip(kept) {
             let News { snapshot, events } = news.remove(stream).unwrap_or_default();
@@ -147,11 +165,11 @@ impl Tx<'_> {
                 None => kept,
                 Some(Ok(state)) => {
                     let start = Kept { snapshot: state.version(), folded: state };
-                    self.store.cache.put(*stream, start.clone());
+                    self.cache.put(*stream, start.clone());
                     start
                 }
                 Some(Err(rejected)) => {
-                    self.store.snapshots.reject(*stream, rejected);
+                    self.snapshots.reject(*stream, rejected);
                     distrusted.insert(*stream);
                     return Ok(None);
                 }
@@ -168,7 +186,7 @@ impl Tx<'_> {
             // The first row is the event that the state ends with. Without it the log is not the one that was folded (a restore,
             // a standby that lacked it): nothing kept of this stream is to be believed.
             if events.first().is_none_or(|(first, _)| *first != version) {
-                self.store.cache.forget(stream);
+                self.cache.forget(stream);
                 return Err(StoreError::Race);
             }
             events.remove(0);
@@ -178,92 +196,29 @@ impl Tx<'_> {
         let folded = start.folded.fold(stream, events)?;
         // Asked for counts as written: if it comes to nothing, the next one is due as much later.
         let snapshot = if last.is_some() { folded.version() } else { start.snapshot };
-        self.store.cache.put(stream, Kept { folded: folded.clone(), snapshot });
+        self.cache.put(stream, Kept { folded: folded.clone(), snapshot });
         if let Some(last) = last {
-            self.store.snapshots.offer(stream, folded.clone(), last);
+            self.snapshots.offer(stream, folded.clone(), last);
         }
         Ok(folded)
     }
 
-    /// What came after the kept versions, and the time. Snapshots are looked for only where a stream is not kept at all.
+    /// What came after the kept versions, and the time.
     async fn news(
-        &mut self,
-        streams: &[StreamId],
-        kept: &[Kept],
-        distrusted: &HashSet<StreamId>,
+        &self,
+        through: &mut Through<'_>,
+        wanted: Vec<Wanted>,
     ) -> Result<(HashMap<StreamId, News>, Timestamp), StoreError> {
-        let cold: Vec<bool> =
-            streams.iter().zip(kept).map(|(stream, kept)| kept.is_cold() && !distrusted.contains(stream)).collect();
-        let statement = if cold.contains(&true) { COLD } else { WARM };
-        let mut query = sqlx::query(statement)
-            .bind(streams.iter().map(|it| it.category.name()).collect::<Vec<_>>())
-            .bind(streams.iter().map(|it| it.id).collect::<Vec<_>>())
-            .bind(kept.iter().map(|it| it.folded.version()).collect::<Vec<_>>())
-            // No limit at all, in truth. On the events one keeps the planner from turning the look-ups by index into a scan of the
-            // whole log, which it does when it plans while the log is small, and keeps for the connection's life. On the streams
-            // one lets it keep its plan: it takes ten streams for likely and a tenth of them for what an unknown limit leaves;
-            // without, it finds each plan for the actual two or three cheaper, and plans anew at every load.
-            .bind(i64::MAX);
-        if cold.contains(&true) {
-            query = query.bind(&cold);
-        }
-        let mut news: HashMap<StreamId, News> = HashMap::with_capacity(streams.len());
-        let rows = query.fetch_all(&mut *self.inner).await?;
-        let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("now")?;
-        for row in rows {
-            // The query asked for known categories only; where there is nothing at all, a row with the time came all the same.
-            let category: Option<String> = row.try_get("category")?;
-            let Some(category) = category.as_deref().and_then(Category::parse) else { continue };
-            let stream = StreamId { category, id: row.try_get("stream_id")? };
-            news.entry(stream).or_default().take(&row)?;
-        }
-        Ok((news, now))
-    }
-}
-
-impl News {
-    fn take(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
-        let (version, schema, body) = (row.try_get("version")?, row.try_get("schema_version")?, row.try_get("body")?);
-        match row.try_get::<Option<String>, _>("name")? {
-            Some(name) => self.events.push((version, Stored { name, version: schema, body })),
-            None => {
-                let digest = row.try_get("digest")?;
-                self.snapshot = Some(SnapshotRow { version, shape: schema, digest, state: body });
+        match through {
+            Through::Connection(connection) => {
+                let (mut news, now) = read(connection, &[wanted]).await?;
+                Ok((news.pop().unwrap_or_default(), now))
             }
+            // Who meets a stream for the first time may have much to read: nobody else waits for that.
+            Through::Batches if wanted.iter().any(|it| it.cold) => {
+                self.cold_readings.ask(wanted.into()).await.ok_or_else(StoreError::cut_off)?
+            }
+            Through::Batches => self.readings.ask(wanted.into()).await.ok_or_else(StoreError::cut_off)?,
         }
-        Ok(())
     }
 }
-
-const WARM: &str = "/* eventstore.load */
-    SELECT clock_timestamp() AS now, e.*
-      FROM (SELECT) AS always
-      LEFT JOIN (
-           SELECT e.*
-             FROM (SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[]) LIMIT $4) AS wanted (category, stream_id, version)
-            CROSS JOIN LATERAL (
-                  SELECT category, stream_id, version, name, schema_version, body FROM events
-                   WHERE category = wanted.category AND stream_id = wanted.stream_id AND version >= wanted.version
-                   ORDER BY version LIMIT $4) AS e) AS e ON true";
-
-/// The same, from the snapshots on. A snapshot is a row without a name, before the events.
-const COLD: &str = "/* eventstore.load_cold */
-    WITH start AS MATERIALIZED (
-        SELECT wanted.category, wanted.stream_id, coalesce(s.version, wanted.version) AS version, s.shape, s.digest, s.state
-          FROM (SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[], $5::bool[]) LIMIT $4)
-               AS wanted (category, stream_id, version, cold)
-          LEFT JOIN LATERAL (
-               SELECT version, shape, digest, state FROM snapshots
-                WHERE wanted.cold AND category = wanted.category AND stream_id = wanted.stream_id LIMIT $4) AS s ON true)
-    SELECT clock_timestamp() AS now, e.*
-      FROM (SELECT) AS always
-      LEFT JOIN (
-           SELECT category, stream_id, version, NULL::text AS name, shape AS schema_version, state AS body, digest
-             FROM start WHERE digest IS NOT NULL
-            UNION ALL
-           SELECT e.*, NULL::bytea
-             FROM start
-            CROSS JOIN LATERAL (
-                  SELECT category, stream_id, version, name, schema_version, body FROM events
-                   WHERE category = start.category AND stream_id = start.stream_id AND version >= start.version
-                   ORDER BY version LIMIT $4) AS e) AS e ON true";
