@@ -9,6 +9,7 @@ use domain::time::Timestamp;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode};
 use projections::query::Viewer;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The shortest secret that is accepted: as long as the digest, as RFC 7518 section 3.2 asks for.
 pub(crate) const MIN_SECRET: usize = 32;
@@ -159,6 +160,29 @@ impl TokenKeys {
             return Err(BadToken::Invalid);
         }
         self.verify(token.trim())
+    }
+}
+
+/// A token that is looked at again while something that it opened is open: its key may be taken back meanwhile. Never printed.
+#[derive(Clone)]
+pub(crate) struct Authority {
+    keys: TokenKeys,
+    bearer: Arc<str>,
+}
+
+impl Authority {
+    /// Of an `Authorization` value.
+    pub(crate) fn new(keys: &TokenKeys, bearer: &str) -> Self {
+        Self { keys: keys.clone(), bearer: bearer.into() }
+    }
+
+    /// Whether it still stands for this caller, with the roles that it had.
+    ///
+    /// # Errors
+    /// [`BadToken`].
+    pub(crate) fn still(&self, caller: &Caller) -> Result<(), BadToken> {
+        let now = self.keys.verify_bearer(&self.bearer)?;
+        if now == *caller { Ok(()) } else { Err(BadToken::Invalid) }
     }
 }
 

@@ -65,6 +65,12 @@ pub struct ApiConfig {
     /// How many points may be asked for at once after a pause.
     #[serde(default = "default_burst")]
     pub points_burst: u32,
+    /// How many subscriptions each tenant may have open, of each process.
+    #[serde(default = "default_subscriptions")]
+    pub max_subscriptions_per_tenant: usize,
+    /// Price of each started second of an export, in minor units.
+    #[serde(default = "default_export_price")]
+    pub export_price_per_second: i64,
 }
 
 /// Whoever gives out tokens.
@@ -104,6 +110,8 @@ impl std::fmt::Debug for ApiConfig {
             .field("only_listed_operations", &self.only_listed_operations)
             .field("points_per_second", &self.points_per_second)
             .field("points_burst", &self.points_burst)
+            .field("max_subscriptions_per_tenant", &self.max_subscriptions_per_tenant)
+            .field("export_price_per_second", &self.export_price_per_second)
             .finish()
     }
 }
@@ -132,6 +140,8 @@ impl ApiConfig {
             only_listed_operations: false,
             points_per_second: None,
             points_burst: default_burst(),
+            max_subscriptions_per_tenant: default_subscriptions(),
+            export_price_per_second: default_export_price(),
         }
     }
 }
@@ -174,6 +184,14 @@ const fn default_ping() -> u64 {
 
 const fn default_depth() -> usize {
     12
+}
+
+const fn default_subscriptions() -> usize {
+    2_000
+}
+
+const fn default_export_price() -> i64 {
+    2
 }
 
 const fn default_complexity() -> usize {

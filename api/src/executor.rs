@@ -1,6 +1,7 @@
 //! Carries GraphQL requests out, over HTTP and WebSocket alike: measures the text first, and sends introspection its own way.
 
 use crate::graphql::ApiSchema;
+use crate::measure;
 use crate::operations::Operations;
 use crate::shape;
 use async_graphql::parser::types::{ExecutableDocument, OperationType, Selection};
@@ -8,9 +9,6 @@ use async_graphql::{Data, Executor, Name, PathSegment, Request, Response, Server
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use std::sync::Arc;
-
-/// Most root fields of one mutation: each costs what a request costs, however many are sent in one.
-const MAX_MUTATIONS: usize = 10;
 
 /// See the module.
 #[derive(Clone)]
@@ -27,25 +25,30 @@ impl Guarded {
         self.operations.resolve(request).map_err(|unlisted| refusal(unlisted.code(), &unlisted.to_string()))?;
         shape::check(&request.query).map_err(|misshapen| refusal("QUERY_REFUSED", &misshapen.to_string()))?;
         let document = request.parsed_query().map_err(|error| Box::new(Response::from_errors(vec![error])))?;
-        if too_many_mutations(document) {
-            return Err(refusal("QUERY_REFUSED", "a request holds at most ten mutations"));
-        }
+        let mut document = document.clone();
+        measure::spread_out(&mut document).map_err(|large| refusal("QUERY_REFUSED", &large.to_string()))?;
+        let only_the_schema = asks_for_schema_only(&document);
+        request.set_parsed_query(document);
         Ok(match &self.introspection {
-            Some(schema) if asks_for_schema_only(document) => schema,
+            Some(schema) if only_the_schema => schema,
             _ => &self.schema,
         })
     }
 }
 
 impl Guarded {
-    /// Whether nothing but queries can come of a request. One that can not be read changes nothing: what is wrong with it is
-    /// answered when it is carried out.
-    pub(crate) fn only_queries(&self, request: &mut Request) -> bool {
+    /// Whether a request can change nothing: only queries, and where answers are streamed also subscriptions. One that can not be
+    /// read changes nothing: what is wrong with it is answered when it is carried out.
+    pub(crate) fn only_reads(&self, request: &mut Request, streamed: bool) -> bool {
         if self.operations.resolve(request).is_err() || shape::check(&request.query).is_err() {
             return true;
         }
         let Ok(document) = request.parsed_query() else { return true };
-        document.operations.iter().all(|(_, operation)| operation.node.ty == OperationType::Query)
+        document.operations.iter().all(|(_, operation)| match operation.node.ty {
+            OperationType::Query => true,
+            OperationType::Subscription => streamed,
+            OperationType::Mutation => false,
+        })
     }
 }
 
@@ -63,13 +66,6 @@ fn asks_for_schema_only(document: &ExecutableDocument) -> bool {
             Selection::Field(field) => field.node.name.node.starts_with("__"),
             Selection::FragmentSpread(_) | Selection::InlineFragment(_) => false,
         })
-    })
-}
-
-/// Fragments count as one field each on the way in; the complexity limit counts what is in them.
-fn too_many_mutations(document: &ExecutableDocument) -> bool {
-    document.operations.iter().any(|(_, operation)| {
-        operation.node.ty == OperationType::Mutation && operation.node.selection_set.node.items.len() > MAX_MUTATIONS
     })
 }
 

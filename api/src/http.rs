@@ -1,6 +1,6 @@
 //! What the plain HTTP routes share: how they say no, and who calls.
 
-use crate::auth::{BadToken, Caller, TokenKeys};
+use crate::auth::{Authority, BadToken, Caller, TokenKeys};
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -70,8 +70,14 @@ pub(crate) fn log_fault(error: &dyn Error, correlation: CorrelationId) {
 
 /// Who calls: `None` without an `Authorization` header.
 pub(crate) fn caller(headers: &HeaderMap, keys: &TokenKeys) -> Result<Option<Caller>, BadToken> {
-    headers
-        .get(header::AUTHORIZATION)
-        .map(|value| keys.verify_bearer(value.to_str().map_err(|_| BadToken::Invalid)?))
-        .transpose()
+    bearer(headers)?.map(|value| keys.verify_bearer(value)).transpose()
+}
+
+/// By what somebody calls, for whatever stays open.
+pub(crate) fn authority(headers: &HeaderMap, keys: &TokenKeys) -> Option<Authority> {
+    bearer(headers).ok().flatten().map(|value| Authority::new(keys, value))
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, BadToken> {
+    headers.get(header::AUTHORIZATION).map(|value| value.to_str().map_err(|_| BadToken::Invalid)).transpose()
 }

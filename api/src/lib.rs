@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod audit_files;
 mod auth;
 mod budget;
 mod callbacks;
@@ -12,14 +13,17 @@ mod graphql;
 mod http;
 mod idempotency;
 mod jwks;
+mod measure;
 mod objects;
 mod operations;
 mod over_http;
 mod ports;
 mod range;
 mod router;
+mod seats;
 mod shape;
 mod sniff;
+mod sse;
 mod uploads;
 mod websocket;
 

@@ -16,6 +16,8 @@ pub(crate) enum Media {
     Json,
     /// `application/graphql-response+json`: the status says whether anything was carried out.
     GraphQl,
+    /// `text/event-stream`: answers as they come. What never became a GraphQL request is answered in JSON.
+    EventStream,
 }
 
 impl Media {
@@ -41,6 +43,7 @@ impl Media {
         let mut parts = range.split(';').map(str::trim);
         let media = match parts.next()?.to_ascii_lowercase().as_str() {
             "application/graphql-response+json" => Self::GraphQl,
+            "text/event-stream" => Self::EventStream,
             "application/json" | "application/*" | "*/*" => Self::Json,
             _ => return None,
         };
@@ -61,7 +64,7 @@ impl Media {
 
     const fn content_type(self) -> HeaderValue {
         match self {
-            Self::Json => HeaderValue::from_static("application/json; charset=utf-8"),
+            Self::Json | Self::EventStream => HeaderValue::from_static("application/json; charset=utf-8"),
             Self::GraphQl => HeaderValue::from_static("application/graphql-response+json; charset=utf-8"),
         }
     }
@@ -170,7 +173,7 @@ pub(crate) fn answer(media: Media, response: GraphQlResponse) -> Response {
     let status = match media {
         _ if later.is_some() => StatusCode::TOO_MANY_REQUESTS,
         Media::GraphQl if refused => StatusCode::BAD_REQUEST,
-        Media::GraphQl | Media::Json => StatusCode::OK,
+        Media::GraphQl | Media::Json | Media::EventStream => StatusCode::OK,
     };
     let body = if refused { json!({"errors": response.errors}) } else { json!(response) };
     let mut response = render(media, status, &body);
@@ -233,6 +236,8 @@ mod tests {
             ("application/graphql-response+json;q=0.5, application/json", Some(Media::Json)),
             ("text/html, application/json;q=0.1", Some(Media::Json)),
             ("application/graphql-response+json;q=0, */*;q=0.1", Some(Media::Json)),
+            ("text/event-stream", Some(Media::EventStream)),
+            ("text/event-stream;q=0.5, application/json", Some(Media::Json)),
             ("application/json; charset=latin1", None),
             ("text/html", None),
             ("application/json;q=0", None),

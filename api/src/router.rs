@@ -5,13 +5,13 @@ use crate::config::ApiConfig;
 use crate::correlation::correlate;
 use crate::executor::Guarded;
 use crate::graphql::{Call, introspection_schema, schema};
-use crate::http::caller;
+use crate::http::{authority, caller};
 use crate::idempotency::{self, HeaderKey};
 use crate::jwks::KeySet;
 use crate::operations::{BadOperations, Operations};
 use crate::over_http::{Media, answer, failure, from_address, from_body, is_json};
 use crate::ports::{LinkVerifier, Readiness};
-use crate::{callbacks, explorer, objects, uploads, websocket};
+use crate::{audit_files, callbacks, explorer, objects, sse, uploads, websocket};
 use async_graphql::{Executor, Request};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -21,9 +21,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use domain::id::CorrelationId;
 use eventstore::Store;
+use eventstore::audit::TrustedKeys;
 use projections::query::Reader;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use workers::catalogue::SharedCatalogue;
 use workers::ports::{ObjectStore, Provider};
@@ -48,6 +50,8 @@ pub struct ApiState {
     pub keys: KeySet,
     /// Checks signed links.
     pub links: Arc<dyn LinkVerifier>,
+    /// The keys whose seals are believed: proofs go by them.
+    pub audit_keys: TrustedKeys,
 }
 
 /// Why the API can not be served.
@@ -94,6 +98,7 @@ pub fn router(state: ApiState) -> Result<Router, StartError> {
         // The upload limits itself: it is streamed, never held in memory.
         .route("/uploads", post(uploads::receive).layer(DefaultBodyLimit::disable()))
         .route("/objects/{*key}", get(objects::serve))
+        .route("/audit/{what}", get(audit_files::serve))
         .route("/callbacks/{provider}", post(callbacks::receive).layer(DefaultBodyLimit::max(callbacks::MAX_BODY)))
         .route("/live", get(async || Json(serde_json::json!({"live": true}))))
         .route("/ready", get(ready))
@@ -120,7 +125,7 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, StartError> {
             .allow_origin(AllowOrigin::list(origins))
             .allow_methods([Method::GET, Method::POST])
             .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, idempotency_key])
-            .expose_headers([HeaderName::from_static("x-request-id")]),
+            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER]),
     ))
 }
 
@@ -161,8 +166,8 @@ async fn get_graphql(
         Ok(request) => request,
         Err(bad) => return failure(media, StatusCode::BAD_REQUEST, "BAD_REQUEST", &bad.to_string()),
     };
-    if !shared.executor.only_queries(&mut request) {
-        let message = "GET is for queries: send mutations by POST, subscriptions to /graphql/ws";
+    if !shared.executor.only_reads(&mut request, media == Media::EventStream) {
+        let message = "GET is for queries: send mutations by POST, subscriptions to /graphql/ws or with Accept: text/event-stream";
         return failure(media, StatusCode::METHOD_NOT_ALLOWED, "BAD_REQUEST", message);
     }
     shared.carry_out(media, &headers, correlation, request).await
@@ -170,7 +175,8 @@ async fn get_graphql(
 
 fn accepted(headers: &HeaderMap) -> Result<Media, Box<Response>> {
     Media::accepted(headers).ok_or_else(|| {
-        let message = "answers are application/graphql-response+json or application/json: name one of them in Accept";
+        let message = "answers are application/graphql-response+json, application/json or text/event-stream: name one of them in \
+                       Accept";
         Box::new(failure(Media::Json, StatusCode::NOT_ACCEPTABLE, "BAD_REQUEST", message))
     })
 }
@@ -187,8 +193,13 @@ impl Shared {
             Ok(caller) => caller,
             Err(bad) => return failure(media, StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &bad.to_string()),
         };
-        let call = Call { caller, correlation, key: HeaderKey::of(headers) };
-        answer(media, self.executor.execute(request.data(call)).await)
+        let authority = authority(headers, &self.keys);
+        let call = Call { caller, authority, correlation, key: HeaderKey::of(headers) };
+        let request = request.data(call);
+        if media == Media::EventStream {
+            return sse::answers(&self.executor, request, Duration::from_millis(self.state.config.ping_ms));
+        }
+        answer(media, self.executor.execute(request).await)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The token comes in `connection_init`. The server closes a connection that does not send one in time, pings, and closes one
 //! whose client answers none of three pings.
 
+use crate::auth::Authority;
 use crate::graphql::Call;
 use crate::idempotency::HeaderKey;
 use crate::router::Shared;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 /// Largest message from a client, in bytes.
 const MAX_MESSAGE: usize = 256 * 1024;
@@ -77,11 +78,12 @@ async fn serve(socket: WebSocket, shared: Arc<Shared>, protocol: GraphQLProtocol
                 }
             };
             let Some(message) = message else { break };
-            if sink.send(message).await.is_err() {
-                break;
+            // Whoever reads nothing is gone, for all that can be told.
+            if !matches!(timeout(ping * MAX_UNANSWERED, sink.send(message)).await, Ok(Ok(()))) {
+                return;
             }
         }
-        sink.close().await.ok();
+        timeout(ping, sink.close()).await.ok();
     };
     let late = async {
         sleep(init).await;
@@ -89,10 +91,15 @@ async fn serve(socket: WebSocket, shared: Arc<Shared>, protocol: GraphQLProtocol
             std::future::pending::<()>().await;
         }
     };
-    // `graphql` drops the queue's sender when it ends, so `pump` sends what is left, the closing message last.
-    let both = async { tokio::join!(graphql, pump) };
+    // `graphql` drops the queue's sender when it ends, so `pump` sends what is left, the closing message last. When `pump` ends, nothing
+    // can be told any more.
+    let told = async {
+        graphql.await;
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
-        _ = both => {}
+        () = told => {}
+        () = pump => {}
         () = late => {}
     }
 }
@@ -119,11 +126,13 @@ fn admit(
     correlation: CorrelationId,
 ) -> async_graphql::Result<Data> {
     let given = ["authorization", "Authorization"].iter().find_map(|name| payload.get(name)?.as_str());
-    let caller = shared.keys.verify_bearer(given.unwrap_or_default()).map_err(|bad| {
+    let given = given.unwrap_or_default();
+    let caller = shared.keys.verify_bearer(given).map_err(|bad| {
         Error::new(bad.to_string()).extend_with(|_, extensions| extensions.set("code", "UNAUTHENTICATED"))
     })?;
     life.initialized.store(true, Ordering::Relaxed);
     let mut data = Data::default();
-    data.insert(Call { caller: Some(caller), correlation, key: HeaderKey::Absent });
+    let authority = Some(Authority::new(&shared.keys, given));
+    data.insert(Call { caller: Some(caller), authority, correlation, key: HeaderKey::Absent });
     Ok(data)
 }

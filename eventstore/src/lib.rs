@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod access;
 mod append;
 pub mod archive;
 pub mod audit;
@@ -24,6 +25,7 @@ pub mod testkit;
 mod transaction;
 mod wakeup;
 
+pub use access::{Access, RecordedAccess};
 pub use append::Meta;
 pub use callback::{CallbackFact, CallbackKept};
 pub use committed::Committed;

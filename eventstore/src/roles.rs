@@ -66,6 +66,8 @@ const TABLES: &[Grant] = &[
     ("seals", "SELECT, INSERT", "SELECT"),
     ("archives", "SELECT, INSERT", "SELECT"),
     ("archived_streams", "SELECT, INSERT", "SELECT"),
+    // Who looked at what is added to, like the facts.
+    ("audit_accesses", "SELECT, INSERT", "SELECT"),
     ("snapshots", ALL_ROWS, "SELECT"),
     ("outbox_events", ALL_ROWS, "SELECT"),
     ("inbox_dedup", ALL_ROWS, "SELECT"),

@@ -5,6 +5,7 @@
 //! memory, by rules without a database, and what was changed is stored with one statement a table.
 
 mod accounts;
+mod alone;
 mod assets;
 mod attempts;
 #[cfg(test)]
@@ -13,6 +14,10 @@ mod row;
 mod rows;
 mod tables;
 mod tasks;
+mod versions;
+
+pub(crate) use alone::{Alone, shown_rows};
+pub(crate) use versions::AtVersion;
 
 use crate::error::{FoldCause, FoldFault, ProjectError};
 use domain::aggregate::Category;
@@ -38,15 +43,15 @@ pub const TABLES: [(&str, &str); 6] = [
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub(crate) struct Recorded {
     pub(crate) position: i64,
-    category: String,
-    stream_id: Uuid,
-    version: i64,
-    name: String,
+    pub(crate) category: String,
+    pub(crate) stream_id: Uuid,
+    pub(crate) version: i64,
+    pub(crate) name: String,
     schema_version: i16,
     /// JSON text: it is read straight into the event.
     body: String,
-    tenant_id: Uuid,
-    recorded_at: Timestamp,
+    pub(crate) tenant_id: Uuid,
+    pub(crate) recorded_at: Timestamp,
 }
 
 /// Where and when an event was recorded.

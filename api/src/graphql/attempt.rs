@@ -3,13 +3,31 @@
 use super::error::coded;
 use super::names::{AttemptState, named};
 use super::node_id::Kind;
-use super::scalars::Instant;
+use super::scalars::{BigInt, Instant};
+use super::siblings::Siblings;
 use super::task::Failure;
-use async_graphql::{ID, Object, Result};
+use async_graphql::{Context, ID, Object, Result, SimpleObject};
 use projections::query::AttemptRow;
+use std::sync::Arc;
 
 /// One try to have a provider carry out a task.
-pub(crate) struct Attempt(pub(crate) AttemptRow);
+pub(crate) struct Attempt(pub(crate) AttemptRow, pub(crate) Arc<Siblings>);
+
+/// What happened to an attempt, and when.
+#[derive(Clone, Debug, SimpleObject)]
+pub(crate) struct TimelineEntry {
+    /// What happened, by the event's name, such as `attempt.accepted`.
+    event: String,
+    /// The attempt's version that it made.
+    version: BigInt,
+    /// When it was recorded.
+    at: Instant,
+    /// Who: `user:…`, `provider:…`, or the consumer that worked.
+    actor: String,
+}
+
+/// Events of a task that a timeline is made of.
+const TIMELINE: u32 = 1_000;
 
 /// One try to have a provider carry out a task.
 #[Object]
@@ -84,6 +102,21 @@ impl Attempt {
         self.0.submit_finished_at.map(Instant)
     }
 
+    /// What happened to it, in order: its part of the task's history, of which the first 1000 events are looked at.
+    #[graphql(complexity = "20 + 10 * child_complexity")]
+    async fn timeline(&self, ctx: &Context<'_>) -> Result<Vec<TimelineEntry>> {
+        let history = self.1.history(ctx, self.0.task, 0, TIMELINE).await?.unwrap_or_default();
+        let stream = format!("attempt-{}", self.0.attempt);
+        let own = history.into_iter().filter(|row| row.stream == stream);
+        let entry = |row: projections::query::HistoryRow| TimelineEntry {
+            event: row.name,
+            version: BigInt(row.version),
+            at: Instant(row.recorded_at),
+            actor: row.actor,
+        };
+        Ok(own.map(entry).collect())
+    }
+
     /// When it was decided on.
     async fn created_at(&self) -> Instant {
         Instant(self.0.created_at)
@@ -92,5 +125,13 @@ impl Attempt {
     /// When it last changed.
     async fn updated_at(&self) -> Instant {
         Instant(self.0.updated_at)
+    }
+}
+
+impl Attempt {
+    /// An attempt that is shown by itself.
+    pub(crate) fn alone(row: AttemptRow) -> Self {
+        let siblings = Siblings::of_task(row.task);
+        Self(row, siblings)
     }
 }

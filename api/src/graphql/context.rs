@@ -1,12 +1,12 @@
 //! What a resolver knows of the request it works for.
 
-use super::error::coded;
-use crate::auth::{Caller, Role};
+use super::error::{coded, fault};
+use crate::auth::{Authority, Caller, Role};
 use crate::idempotency::HeaderKey;
 use crate::router::ApiState;
 use async_graphql::{Context, Result};
 use domain::id::{CausationId, CorrelationId, TenantId};
-use eventstore::Meta;
+use eventstore::{Access, Meta};
 use projections::query::Viewer;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Call {
     /// Who calls, if anybody said.
     pub(crate) caller: Option<Caller>,
+    /// By what, for whatever stays open.
+    pub(crate) authority: Option<Authority>,
     /// What logs and events are marked with.
     pub(crate) correlation: CorrelationId,
     /// The `Idempotency-Key` header.
@@ -67,4 +69,20 @@ pub(crate) fn meta(ctx: &Context<'_>, tenant: TenantId) -> Result<Meta> {
         actor: caller(ctx)?.actor(),
         trace: correlation.0.simple().to_string(),
     })
+}
+
+/// Records that somebody who may look at everything looks at this. Whoever sees their own tenant only needs no record.
+pub(crate) async fn record(ctx: &Context<'_>, what: &str, subject: impl std::fmt::Display + Send) -> Result<()> {
+    let caller = caller(ctx)?;
+    if caller.viewer().tenant.is_some() {
+        return Ok(());
+    }
+    let access = Access {
+        actor: caller.actor(),
+        actor_tenant: caller.tenant,
+        what: what.to_owned(),
+        subject: subject.to_string(),
+        correlation: call(ctx)?.correlation,
+    };
+    state(ctx)?.store.record_access(&access).await.map_err(|error| fault(ctx, &error))
 }

@@ -1,11 +1,14 @@
 //! The schema: what is asked, by whom, and what is answered.
 
 mod account;
+mod again;
 mod asset;
 mod attempt;
+mod audit;
 mod context;
 mod error;
 mod history;
+mod live;
 mod mutation;
 mod names;
 mod node_id;
@@ -14,6 +17,7 @@ mod page;
 mod query;
 mod scalars;
 mod siblings;
+mod standing;
 mod submit;
 mod subscription;
 mod task;
@@ -24,6 +28,7 @@ pub(crate) use context::Call;
 use crate::budget::{Budgets, Charging};
 use crate::config::ApiConfig;
 use crate::router::ApiState;
+use crate::seats::Seats;
 use async_graphql::{Schema, SchemaBuilder};
 use mutation::Mutation;
 use query::Query;
@@ -38,7 +43,7 @@ const INTROSPECTION_DEPTH: usize = 20;
 const INTROSPECTION_COMPLEXITY: usize = 2_000;
 
 fn builder() -> SchemaBuilder<Query, Mutation, Subscription> {
-    Schema::build(Query, Mutation::default(), Subscription)
+    Schema::build(Query::default(), Mutation::default(), Subscription)
 }
 
 /// The schema that answers.
@@ -48,6 +53,7 @@ pub(crate) fn schema(state: Arc<ApiState>) -> ApiSchema {
         .limit_depth(config.max_depth)
         .limit_complexity(config.max_complexity)
         .limit_directives(8)
+        .data(Arc::new(Seats::new(config.max_subscriptions_per_tenant)))
         .data(Arc::clone(&state));
     if let Some(per_second) = config.points_per_second {
         builder = builder.extension(Charging(Arc::new(Budgets::new(per_second, config.points_burst))));

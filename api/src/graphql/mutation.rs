@@ -1,5 +1,6 @@
 //! What can be done. Each mutation is one transaction; a "no" is the payload's refusal.
 
+use super::again::AgainMutation;
 use super::context::{call, meta, state, viewer, with_role};
 use super::error::{Refusal, fault, refusal_of};
 use super::node_id::Kind;
@@ -7,9 +8,9 @@ use super::operator::OperatorMutation;
 use super::query::patience;
 use super::submit::{GenerationInput, Ordered};
 use super::task::Task;
-use crate::auth::Role;
-use crate::idempotency::choose;
-use async_graphql::{Context, ID, MergedObject, Object, Result};
+use crate::auth::{Caller, Role};
+use crate::idempotency::{BadKey, choose};
+use async_graphql::{Context, ID, MergedObject, Object, Result, SimpleObject};
 use domain::id::{AccountId, TaskId, TenantId};
 use domain::process::{self, CaseKey};
 use eventstore::{Executed, IdempotencyKey, Request, Submission};
@@ -30,6 +31,10 @@ pub(crate) enum Submit {}
 pub(crate) enum Cancel {}
 /// See [`TaskPayload`].
 pub(crate) enum Resolve {}
+/// See [`TaskPayload`].
+pub(crate) enum Retry {}
+/// See [`TaskPayload`].
+pub(crate) enum Export {}
 
 impl<M> From<Executed> for TaskPayload<M> {
     fn from(executed: Executed) -> Self {
@@ -47,7 +52,9 @@ impl<M> From<Refusal> for TaskPayload<M> {
 #[Object(
     concrete(name = "SubmitGenerationPayload", params(Submit)),
     concrete(name = "CancelTaskPayload", params(Cancel)),
-    concrete(name = "ResolveTaskPayload", params(Resolve))
+    concrete(name = "ResolveTaskPayload", params(Resolve)),
+    concrete(name = "RetryTaskPayload", params(Retry)),
+    concrete(name = "ExportTaskPayload", params(Export))
 )]
 impl<M: Send + Sync + 'static> TaskPayload<M> {
     /// The task, at that version or a newer one; null where it can not be shown yet, which `task(id, atLeastVersion)` then waits for.
@@ -84,9 +91,29 @@ impl<M: Send + Sync + 'static> TaskPayload<M> {
     }
 }
 
+/// Most tasks that are submitted at once: as many as a request holds mutations.
+const MAX_BATCH: usize = 10;
+/// The longest key of a batch, in characters: each task's own key is made from it.
+const MAX_BATCH_KEY: usize = 250;
+
+/// What came of a batch.
+#[derive(SimpleObject)]
+pub(crate) struct SubmitGenerationsPayload {
+    /// What came of each, in the order of the inputs; none where the batch was refused as a whole.
+    results: Vec<TaskPayload<Submit>>,
+    /// Why nothing was done.
+    refusal: Option<Refusal>,
+}
+
+impl From<Refusal> for SubmitGenerationsPayload {
+    fn from(refusal: Refusal) -> Self {
+        Self { results: Vec::new(), refusal: Some(refusal) }
+    }
+}
+
 /// The root of mutations. A business "no" is the payload's `refusal`; only faults are errors.
 #[derive(Default, MergedObject)]
-pub(crate) struct Mutation(CreatorMutation, OperatorMutation);
+pub(crate) struct Mutation(CreatorMutation, AgainMutation, OperatorMutation);
 
 /// What creators do.
 #[derive(Default)]
@@ -114,26 +141,38 @@ impl CreatorMutation {
         let caller = with_role(ctx, &[Role::Creator])?;
         let key = match choose(idempotency_key.as_deref(), &call(ctx)?.key) {
             Ok(Some(key)) => key,
-            Ok(None) => return Ok(Some(bad_key(crate::idempotency::BadKey::Missing).into())),
+            Ok(None) => return Ok(Some(bad_key(BadKey::Missing).into())),
             Err(bad) => return Ok(Some(bad_key(bad).into())),
         };
-        let key =
-            input.fingerprint().map(|fingerprint| IdempotencyKey { operation: "submitGeneration", key, fingerprint });
-        let ordered = match Ordered::check(ctx, caller.tenant, input).await? {
-            Ok(ordered) => ordered,
-            Err(refusal) => return refused_unless_done_before(ctx, caller.tenant, key.as_ref(), refusal).await,
+        Ok(Some(submitted(ctx, caller, "submitGeneration", key, input).await?))
+    }
+
+    /// Asks for up to 10 videos, each as `submitGeneration` does: some may be accepted and others refused. The key stands for all of
+    /// them together with their order: to be certain, send the same again; what was accepted is not done twice. Creators only.
+    #[graphql(complexity = "inputs.len().max(1) * (250 + child_complexity)")]
+    async fn submit_generations(
+        &self,
+        ctx: &Context<'_>,
+        #[graphql(desc = "What is to be made: 1 to 10.")] inputs: Vec<GenerationInput>,
+        #[graphql(desc = "As for submitGeneration, with at most 250 characters.")] idempotency_key: Option<String>,
+    ) -> Result<Option<SubmitGenerationsPayload>> {
+        let caller = with_role(ctx, &[Role::Creator])?;
+        if inputs.is_empty() || inputs.len() > MAX_BATCH {
+            let message = format!("1 to {MAX_BATCH} at once");
+            return Ok(Some(Refusal::new("BAD_BATCH", message, Some("inputs")).into()));
+        }
+        let key = match choose(idempotency_key.as_deref(), &call(ctx)?.key) {
+            Ok(Some(key)) if key.len() <= MAX_BATCH_KEY => key,
+            Ok(Some(_)) => return Ok(Some(bad_key(BadKey::Shape).into())),
+            Ok(None) => return Ok(Some(bad_key(BadKey::Missing).into())),
+            Err(bad) => return Ok(Some(bad_key(bad).into())),
         };
-        let task = TaskId(crate::clock::fresh_id());
-        let request = Request { meta: meta(ctx, caller.tenant)?, key, tenant_wall: true };
-        let case = CaseKey { account: Some(AccountId::of(caller.tenant)), with_account: true, ..CaseKey::task(task) };
-        let submission = Submission { task, prompt: ordered.prompt.clone() };
-        let executed = state(ctx)?
-            .store
-            .execute(&request, case, Some(&submission), |turn| {
-                process::submit(turn, ordered.order(task, caller.tenant, turn.now, turn.policy))
-            })
-            .await;
-        answer(ctx, executed)
+        let mut results = Vec::with_capacity(inputs.len());
+        for (number, input) in inputs.into_iter().enumerate() {
+            // A fault ends the batch: sent again with the same key, it goes on where it was.
+            results.push(submitted(ctx, caller, "submitGenerations", format!("{key}/{number}"), input).await?);
+        }
+        Ok(Some(SubmitGenerationsPayload { results, refusal: None }))
     }
 
     /// Asks for a task to be cancelled. Before a provider has it, it ends at once; afterwards it ends when the provider says so.
@@ -161,9 +200,11 @@ impl CreatorMutation {
             return Ok(Some(Refusal::new("NOT_FOUND", "there is no such task", Some("taskId")).into()));
         };
         let fingerprint = fingerprint(&serde_json::json!(["cancelTask", task]));
+        // An operator's keys are not the owner's.
+        let operation = if caller.tenant == tenant { "cancelTask" } else { "cancelTask/operator" };
         let request = Request {
             meta: meta(ctx, tenant)?,
-            key: key.map(|key| IdempotencyKey { operation: "cancelTask", key, fingerprint }),
+            key: key.map(|key| IdempotencyKey { operation, key, fingerprint }),
             tenant_wall: true,
         };
         let by = caller.actor();
@@ -175,9 +216,41 @@ impl CreatorMutation {
     }
 }
 
+/// Submits one task. A refusal is in the payload.
+async fn submitted(
+    ctx: &Context<'_>,
+    caller: &Caller,
+    operation: &'static str,
+    key: String,
+    input: GenerationInput,
+) -> Result<TaskPayload<Submit>> {
+    let key = input.fingerprint().map(|fingerprint| IdempotencyKey { operation, key, fingerprint });
+    let ordered = match Ordered::check(ctx, caller.tenant, input).await? {
+        Ok(ordered) => ordered,
+        Err(refusal) => {
+            let before = refused_unless_done_before(ctx, caller.tenant, key.as_ref(), refusal.clone()).await?;
+            return Ok(before.unwrap_or_else(|| refusal.into()));
+        }
+    };
+    let task = TaskId(crate::clock::fresh_id());
+    let request = Request { meta: meta(ctx, caller.tenant)?, key, tenant_wall: true };
+    let case = CaseKey { account: Some(AccountId::of(caller.tenant)), with_account: true, ..CaseKey::task(task) };
+    let submission = Submission { task, prompt: ordered.prompt.clone() };
+    let executed = state(ctx)?
+        .store
+        .execute(&request, case, Some(&submission), |turn| {
+            process::submit(turn, ordered.order(task, caller.tenant, turn.now, turn.policy))
+        })
+        .await;
+    match executed {
+        Ok(executed) => Ok(executed.into()),
+        Err(error) => Ok(refusal_of(ctx, error)?.into()),
+    }
+}
+
 /// A request that would not be accepted today, but was when it came first (its model has left the catalogue since): a retry
 /// gets the first one's answer.
-async fn refused_unless_done_before<M>(
+pub(crate) async fn refused_unless_done_before<M>(
     ctx: &Context<'_>,
     tenant: TenantId,
     key: Option<&IdempotencyKey>,

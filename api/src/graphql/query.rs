@@ -3,7 +3,8 @@
 use super::account::Account;
 use super::asset::Asset;
 use super::attempt::Attempt;
-use super::context::{caller, state, viewer};
+use super::audit::AuditQuery;
+use super::context::{caller, record, state, viewer};
 use super::error::{coded, fault};
 use super::history::{HistoryEvent, part, shown};
 use super::names::TaskState;
@@ -12,7 +13,7 @@ use super::page::window;
 use super::scalars::{BigInt, Credits};
 use super::task::Task;
 use super::tasks::{TaskConnection, TaskFilter, TaskOrder, page};
-use async_graphql::{Context, Error, ErrorExtensions, ID, Interface, Object, Result, SimpleObject};
+use async_graphql::{Context, Error, ErrorExtensions, ID, Interface, MergedObject, Object, Result, SimpleObject};
 use domain::id::{AssetId, AttemptId, TaskId, TenantId};
 use projections::query::Seen;
 use std::time::Duration;
@@ -55,13 +56,20 @@ pub(crate) fn patience(ctx: &Context<'_>) -> Result<Duration> {
     Ok(Duration::from_millis(state(ctx)?.config.freshness_wait_ms))
 }
 
-/// The root of queries.
-pub(crate) struct Query;
+/// The root of queries. All need a token; each answers with what the caller's tenant owns, or with everything for auditors and operators,
+/// whose every look is recorded. What belongs to somebody else is null. Every root field is nullable, so that one that fails leaves the
+/// others their answers.
+#[derive(Default, MergedObject)]
+pub(crate) struct Query(UserQuery, AuditQuery);
+
+/// What users ask.
+#[derive(Default)]
+pub(crate) struct UserQuery;
 
 /// All queries need a token; each answers with what the caller's tenant owns, or with everything for auditors and operators.
 /// What belongs to somebody else is null. Every root field is nullable, so that one that fails leaves the others their answers.
 #[Object]
-impl Query {
+impl UserQuery {
     /// A task.
     #[graphql(complexity = "5 + child_complexity")]
     async fn task(
@@ -74,6 +82,7 @@ impl Query {
         at_least_version: Option<i64>,
     ) -> Result<Option<Task>> {
         let (viewer, task) = (viewer(ctx)?, TaskId(Kind::Task.read(&id)?));
+        record(ctx, "task", task).await?;
         let reader = &state(ctx)?.reader;
         let Some(version) = at_least_version else {
             let row = reader.task(viewer, task).await.map_err(|error| fault(ctx, &error))?;
@@ -109,6 +118,7 @@ impl Query {
         caller(ctx)?;
         let window = window(first, after.as_deref(), last, before.as_deref())?;
         let filter = filter.unwrap_or_default().checked(state)?;
+        record(ctx, "tasks", format!("{filter:?}")).await?;
         Ok(Some(page(ctx, filter, order_by, window).await?))
     }
 
@@ -124,6 +134,7 @@ impl Query {
             Some(id) => TenantId(Kind::Account.read(&id)?),
             None => caller(ctx)?.tenant,
         };
+        record(ctx, "account", tenant).await?;
         let version = at_least_version.map_or(0, |it| it.0);
         let reader = &state(ctx)?.reader;
         let seen = reader.wait_for_account(viewer(ctx)?, tenant, version, patience(ctx)?).await;
@@ -146,6 +157,7 @@ impl Query {
     ) -> Result<Option<Vec<HistoryEvent>>> {
         let (viewer, task) = (viewer(ctx)?, TaskId(Kind::Task.read(&task_id)?));
         let (after, count) = part(first, after)?;
+        record(ctx, "taskHistory", task).await?;
         let histories = state(ctx)?.reader.histories(viewer, &[task], after, count).await;
         Ok(histories.map_err(|error| fault(ctx, &error))?.remove(&task).map(shown))
     }
@@ -159,11 +171,12 @@ impl Query {
     ) -> Result<Option<Node>> {
         let viewer = viewer(ctx)?;
         let (kind, id) = read_global(&id).ok_or_else(|| coded("BAD_ID", "not a global id"))?;
+        record(ctx, "node", id).await?;
         let reader = &state(ctx)?.reader;
         let found = match kind {
             Kind::Task => reader.task(viewer, TaskId(id)).await.map(|it| it.map(|row| Node::Task(Task::alone(row)))),
             Kind::Attempt => {
-                reader.attempt(viewer, AttemptId(id)).await.map(|it| it.map(|row| Node::Attempt(Attempt(row))))
+                reader.attempt(viewer, AttemptId(id)).await.map(|it| it.map(|row| Node::Attempt(Attempt::alone(row))))
             }
             Kind::Asset => reader.asset(viewer, AssetId(id)).await.map(|it| it.map(|row| Node::Asset(Asset(row)))),
             Kind::Account => {

@@ -5,7 +5,7 @@ use super::context::{state, viewer};
 use super::error::fault;
 use async_graphql::{Context, Result};
 use domain::id::TaskId;
-use projections::query::{AssetRow, AttemptRow, HistoryRow, ReadError, TaskRow};
+use projections::query::{AssetRow, AttemptRow, HistoryRow, HoldRow, InLine, PlaceInLine, ReadError, TaskRow};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OnceCell;
@@ -16,10 +16,15 @@ type Loaded<T> = OnceCell<Result<HashMap<TaskId, Vec<T>>, ReadError>>;
 type Part = (i64, u32);
 
 /// See the module.
+#[derive(Default)]
 pub(crate) struct Siblings {
     tasks: Vec<TaskId>,
     attempts: Loaded<AttemptRow>,
     assets: Loaded<AssetRow>,
+    holds: Loaded<HoldRow>,
+    /// Those that wait for a provider.
+    waiting: Vec<InLine>,
+    places: Loaded<PlaceInLine>,
     histories: Mutex<HashMap<Part, Arc<Loaded<HistoryRow>>>>,
 }
 
@@ -27,10 +32,14 @@ impl Siblings {
     pub(crate) fn of(rows: &[TaskRow]) -> Arc<Self> {
         Arc::new(Self {
             tasks: rows.iter().map(|row| row.task).collect(),
-            attempts: OnceCell::new(),
-            assets: OnceCell::new(),
-            histories: Mutex::default(),
+            waiting: rows.iter().filter_map(InLine::of).collect(),
+            ..Self::default()
         })
+    }
+
+    /// What belongs to one task, of which nothing else is shown.
+    pub(crate) fn of_task(task: TaskId) -> Arc<Self> {
+        Arc::new(Self { tasks: vec![task], ..Self::default() })
     }
 
     /// The attempts of one of the tasks, by number.
@@ -45,6 +54,20 @@ impl Siblings {
         let (reader, viewer) = (&state(ctx)?.reader, viewer(ctx)?);
         let read = async || reader.assets(viewer, &self.tasks).await.map(|rows| grouped(rows, |row| row.task));
         rows_of(ctx, self.assets.get_or_init(read).await, task).map(Option::unwrap_or_default)
+    }
+
+    /// The credits of one of the tasks.
+    pub(crate) async fn hold(&self, ctx: &Context<'_>, task: TaskId) -> Result<Option<&HoldRow>> {
+        let (reader, viewer) = (&state(ctx)?.reader, viewer(ctx)?);
+        let read = async || reader.holds(viewer, &self.tasks).await.map(|rows| grouped(rows, |row| row.task));
+        Ok(rows_of(ctx, self.holds.get_or_init(read).await, task)?.and_then(<[HoldRow]>::first))
+    }
+
+    /// The place in the line of one of the tasks, while it waits for a provider.
+    pub(crate) async fn place(&self, ctx: &Context<'_>, task: TaskId) -> Result<Option<&PlaceInLine>> {
+        let reader = &state(ctx)?.reader;
+        let read = async || reader.places_in_line(&self.waiting).await.map(|rows| grouped(rows, |row| row.task));
+        Ok(rows_of(ctx, self.places.get_or_init(read).await, task)?.and_then(<[PlaceInLine]>::first))
     }
 
     /// A part of the history of one of the tasks; `None` if the facts show no such task to the caller.

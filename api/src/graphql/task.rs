@@ -2,13 +2,16 @@
 
 use super::asset::Asset;
 use super::attempt::Attempt;
+use super::context::caller;
 use super::error::coded;
 use super::history::{HistoryEvent, part, shown};
 use super::names::{AssetKind, TaskState, named};
 use super::node_id::Kind;
 use super::scalars::{BigInt, Credits, Instant};
 use super::siblings::Siblings;
+use super::standing::{QueuePlace, TaskAction, TaskCredits, actions, reason};
 use async_graphql::{Context, ID, Object, Result, SimpleObject};
+use domain::task::State;
 use projections::query::TaskRow;
 use std::sync::Arc;
 
@@ -53,9 +56,54 @@ impl Task {
         named(&self.row.state).ok_or_else(|| coded("INTERNAL", "the state can not be shown by this build"))
     }
 
+    /// Why it is at what it is at, as a sentence for people: what it waits for, why it failed, who cancelled it.
+    async fn status_reason(&self) -> String {
+        reason(&self.row)
+    }
+
+    /// When it goes on by itself at the latest; null at the end, and while a person has been asked.
+    async fn next_step_at(&self) -> Option<Instant> {
+        let ended = State::parse(&self.row.state).is_some_and(State::is_terminal);
+        self.row.wake_at.filter(|_| !ended).map(Instant)
+    }
+
+    /// Its place in the line, while it waits for a provider to take it.
+    #[graphql(complexity = "20 + child_complexity")]
+    async fn queue(&self, ctx: &Context<'_>) -> Result<Option<QueuePlace>> {
+        let place = self.siblings.place(ctx, self.row.task).await?;
+        Ok(place.map(|place| QueuePlace::of(place, self.row.created_at)))
+    }
+
+    /// What came of the credits that were set aside for it.
+    #[graphql(complexity = "5 + child_complexity")]
+    async fn credits(&self, ctx: &Context<'_>) -> Result<Option<TaskCredits>> {
+        Ok(self.siblings.hold(ctx, self.row.task).await?.map(TaskCredits::from))
+    }
+
+    /// What the caller can do with it next, as of this version.
+    async fn actions(&self, ctx: &Context<'_>) -> Result<Vec<TaskAction>> {
+        let caller = caller(ctx)?;
+        Ok(actions(&self.row, caller))
+    }
+
     /// Counts its changes, from 1. Ask for at least the version that a mutation returned.
     async fn version(&self) -> i64 {
         self.row.version
+    }
+
+    /// Whose it is.
+    async fn tenant_id(&self) -> ID {
+        ID(self.row.tenant.to_string())
+    }
+
+    /// The provider that is to do it; `export` where it is rendered here.
+    async fn provider(&self) -> &str {
+        &self.row.provider
+    }
+
+    /// Who wants it cancelled, or wanted.
+    async fn canceled_by(&self) -> Option<&String> {
+        self.row.canceled_by.as_ref()
     }
 
     /// The model.
@@ -76,7 +124,6 @@ impl Task {
     /// How far the provider says it is, 0 to 100; 100 once there is a video.
     #[graphql(complexity = 5)]
     async fn progress_percent(&self, ctx: &Context<'_>) -> Result<Option<i32>> {
-        use domain::task::State;
         if [State::PartiallyReady.name(), State::Succeeded.name()].contains(&self.row.state.as_str()) {
             return Ok(Some(100));
         }
@@ -127,7 +174,14 @@ impl Task {
     /// The tries at providers, by number.
     #[graphql(complexity = "5 + 3 * child_complexity")]
     async fn attempts(&self, ctx: &Context<'_>) -> Result<Vec<Attempt>> {
-        Ok(self.siblings.attempts(ctx, self.row.task).await?.iter().cloned().map(Attempt).collect())
+        Ok(self
+            .siblings
+            .attempts(ctx, self.row.task)
+            .await?
+            .iter()
+            .cloned()
+            .map(|row| Attempt(row, Arc::clone(&self.siblings)))
+            .collect())
     }
 
     /// The video and its thumbnail.

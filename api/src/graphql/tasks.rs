@@ -8,6 +8,7 @@ use super::scalars::Instant;
 use super::siblings::Siblings;
 use super::task::Task;
 use async_graphql::{ComplexObject, Context, Enum, Error, InputObject, Result, SimpleObject};
+use chrono::Datelike;
 use domain::id::TaskId;
 use domain::task::ErrorClass;
 use domain::time::Timestamp;
@@ -99,7 +100,9 @@ impl Place for Cursor {
     fn read(text: &str) -> Option<Self> {
         let (micros, task) = text.split_once(':')?;
         Some(Self {
-            created_at: Timestamp::from_timestamp_micros(micros.parse().ok()?)?,
+            // No place of ours lies beyond the years that can be written.
+            created_at: Timestamp::from_timestamp_micros(micros.parse().ok()?)
+                .filter(|at| (1..=9999).contains(&at.year()))?,
             task: task.parse::<TaskId>().ok()?,
         })
     }

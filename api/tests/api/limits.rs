@@ -21,15 +21,18 @@ async fn refused(world: &World, query: &str) -> Result<Value> {
 #[tokio::test]
 async fn g1_deep_and_dear_queries_are_refused() -> Result<()> {
     let world = World::new().await?;
-    for depth in [15, 60, 200, 20_000] {
-        let query = format!("{{ node(id: \"x\") {} }}", "{ id ... on Task { attempts ".repeat(depth));
-        refused(&world, &query).await?;
+    for depth in [30, 60, 200, 5_000] {
+        let query = format!("{{ __schema {{ types {}{{ name }}{} }} }}", "{ ofType ".repeat(depth), " }".repeat(depth));
+        let answer = refused(&world, &query).await?;
+        let said = answer["errors"][0]["message"].as_str().context("a message")?;
+        assert!(said.contains("deep"), "{depth}: {answer}");
     }
     refused(&world, &"{".repeat(20_000)).await?;
     let cycle = "query { tasks { edges { node { ...A } } } } fragment A on Task { ...B } fragment B on Task { ...A }";
     refused(&world, cycle).await?;
     let wide = format!("{{ {} }}", (0..900).map(|n| format!("a{n}: models {{ name }} ")).collect::<String>());
     assert!(wide.len() < 64 * 1024);
+    assert_eq!(code(&refused(&world, &wide).await?), "QUERY_REFUSED");
     let nested = "{ tasks(first: 100) { edges { node { attempts { id number state provider round polls percent version
                   orphans createdAt updatedAt } assets { id url kind bytes sha256 } history { body name } } } } }";
     refused(&world, nested).await?;
@@ -44,6 +47,34 @@ async fn g1_deep_and_dear_queries_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// G1: fragments that spread each other are refused before anybody visits them all; what is in a fragment costs what it is.
+#[tokio::test]
+async fn g1_fragments_hide_nothing_and_multiply_nothing() -> Result<()> {
+    let world = World::new().await?;
+    let fragments =
+        (1..30).map(|n| format!("fragment F{n} on Query {{ ...F{0} ...F{0} ...F{0} }} ", n + 1)).collect::<String>();
+    let bomb = format!("{{ ...F1 }} {fragments} fragment F30 on Query {{ __typename }}");
+    assert_eq!(code(&refused(&world, &bomb).await?), "QUERY_REFUSED");
+    // Without a token it is refused as well, and the schema is not multiplied by itself.
+    let lists = "{ __schema { types { interfaces { possibleTypes { interfaces { possibleTypes { name } } } } } } }";
+    for query in [bomb.as_str(), lists] {
+        let answer = world.post(None, &[], json!({"query": query}).to_string()).await?.json()?;
+        assert_eq!(code(&answer), "QUERY_REFUSED", "{answer}");
+    }
+    let inside = "postings(first: 100) { edges { node { version kind businessKey amount charged createdAt } cursor } }";
+    let many = (0..9).map(|n| format!("a{n}: node(id: $id) {{ ...F }} ")).collect::<String>();
+    let hidden = format!("query($id: ID!) {{ {many} }} fragment F on Account {{ {inside} }}");
+    let plain = format!("query($id: ID!) {{ {} }}", many.replace("...F", &format!("... on Account {{ {inside} }}")));
+    let mut answers = vec![];
+    for query in [&hidden, &plain] {
+        let answer = world.ask(&world.creator()?, query, json!({"id": "x"})).await?;
+        assert!(answer["data"].is_null(), "{answer}");
+        answers.push(answer["errors"][0]["message"].clone());
+    }
+    assert_eq!(answers[0], answers[1], "a fragment with a name costs what one without costs");
+    Ok(())
+}
+
 /// G2: a request is charged for what it asks, not for being one.
 #[tokio::test]
 async fn g2_aliases_do_not_multiply_mutations() -> Result<()> {
@@ -54,9 +85,11 @@ async fn g2_aliases_do_not_multiply_mutations() -> Result<()> {
     assert_eq!(code(&refused(&world, &eleven).await?), "QUERY_REFUSED");
     let ten = format!("mutation {{ {} }}", (0..10).map(cancel).collect::<String>());
     assert!(world.ask(&world.creator()?, &ten, json!({})).await?["errors"].is_null());
-    // In fragments they are counted by what they cost.
-    let hundred = (0..100).map(cancel).collect::<String>();
-    refused(&world, &format!("mutation {{ ... on Mutation {{ {hundred} }} }}")).await?;
+    // In fragments they count as well.
+    for hidden in ["mutation { ... on Mutation { MANY } }", "mutation { ...F } fragment F on Mutation { MANY }"] {
+        let many = hidden.replace("MANY", &(0..11).map(cancel).collect::<String>());
+        assert_eq!(code(&refused(&world, &many).await?), "QUERY_REFUSED");
+    }
     Ok(())
 }
 

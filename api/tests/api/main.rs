@@ -1,5 +1,7 @@
 //! The API in this process, on a real PostgreSQL (`DATABASE_URL`; `./dev test` starts one).
 
+mod again;
+mod audit;
 mod callbacks;
 mod conformance;
 mod contract;
@@ -7,6 +9,7 @@ mod doubles;
 mod guards;
 mod limits;
 mod lists;
+mod live;
 mod objects;
 mod reads;
 mod schema;

@@ -14,7 +14,14 @@ use uuid::Uuid;
 
 /// Writes down the statements that this thread sends, as sqlx tells them.
 #[derive(Clone, Default)]
-struct Statements(Arc<Mutex<Vec<String>>>);
+pub struct Statements(Arc<Mutex<Vec<String>>>);
+
+impl Statements {
+    /// What was sent so far.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 struct Summary(String);
 
@@ -58,8 +65,7 @@ async fn page(world: &World, query: &str, first: u32) -> Result<(Vec<String>, Va
     let answer = world.ask(&creator, query, json!({"first": first})).await?;
     drop(guard);
     assert!(answer["errors"].is_null(), "{answer}");
-    let statements = said.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok((statements, answer["data"].clone()))
+    Ok((said.take(), answer["data"].clone()))
 }
 
 #[tokio::test]
@@ -101,7 +107,7 @@ async fn a_hundred_rows_take_as_many_statements_as_one() -> Result<()> {
         edges.len() == 100
             && edges.iter().all(|edge| edge["node"]["history"].as_array().is_some_and(|it| it.len() == 2))
     );
-    assert!(!one.is_empty() && one.len() <= 10, "{one:#?}");
+    assert!(!one.is_empty() && one.len() <= 12, "{one:#?}");
     assert_eq!(one.len(), hundred.len(), "{hundred:#?}");
     println!("{} statements for 1 task and for 100", one.len());
     Ok(())

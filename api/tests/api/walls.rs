@@ -2,11 +2,14 @@
 //! without a rule fails, and so does a field of any type that the walk does not reach.
 
 use crate::contract::Contract;
+use crate::live::step;
 use crate::subscribe::Client;
 use crate::world::{Server, World, input, token};
 use anyhow::{Context, Result};
 use api::Role;
-use domain::id::TenantId;
+use domain::attempt;
+use domain::id::{AttemptId, TaskId, TenantId};
+use domain::task::Command;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -80,6 +83,29 @@ fn resolves(who: Who, _own: bool) -> Seen {
     only(Operator, who, Told("NOT_IN_REVIEW"))
 }
 
+/// Allowed, and refused by the task, which has not ended.
+fn retries(who: Who, own: bool) -> Seen {
+    only(Creator, who, if own { Told("NOT_RETRYABLE") } else { Told("NOT_FOUND") })
+}
+
+fn exports(who: Who, own: bool) -> Seen {
+    only(Creator, who, if own { Told("NOT_EXPORTABLE") } else { Told("NOT_FOUND") })
+}
+
+/// Each result of a batch says by itself what came of it.
+fn submits_many(who: Who, _own: bool) -> Seen {
+    only(Creator, who, Shown)
+}
+
+/// For those who look after everybody's.
+fn audits(who: Who, _own: bool) -> Seen {
+    match who {
+        Nobody => Told("UNAUTHENTICATED"),
+        Auditor | Operator => Shown,
+        Member | Creator => Told("FORBIDDEN"),
+    }
+}
+
 /// Subscriptions say what queries answer with null.
 fn follows(who: Who, own: bool) -> Seen {
     match rows(who, own) {
@@ -88,20 +114,33 @@ fn follows(who: Who, own: bool) -> Seen {
     }
 }
 
+const STATEMENT: &str = "(tenantId: $tenant, from: \"2020-01-01T00:00:00Z\", before: \"2200-01-01T00:00:00Z\")";
+
 /// Every root field, the arguments it is asked with, and its rule. A new one needs a row here.
 const ROOTS: &[(&str, &str, Rule)] = &[
     ("Query.account", "(tenantId: $tenant)", rows),
+    ("Query.accountStatement", STATEMENT, rows),
+    ("Query.auditAccesses", "(first: 3)", audits),
+    ("Query.replayTask", "(taskId: $task)", audits),
+    ("Query.streamDifferences", "(kind: TASK, id: $task, from: \"1\", to: \"2\")", audits),
+    ("Query.streamEvents", "(kind: TASK, id: $task)", audits),
+    ("Query.streamState", "(kind: TASK, id: $task)", audits),
     ("Query.models", "", catalogue),
     ("Query.node", "(id: $node)", rows),
     ("Query.task", "(id: $task)", rows),
     ("Query.taskHistory", "(taskId: $task)", rows),
     ("Query.tasks", "(first: 100)", rows),
     // Before it is cancelled.
+    ("Mutation.retryTask", "(taskId: $task, idempotencyKey: $key)", retries),
+    ("Mutation.exportTask", "(taskId: $task, input: {heightPx: 240}, idempotencyKey: $key)", exports),
+    ("Mutation.submitGenerations", "(inputs: [$input], idempotencyKey: $key)", submits_many),
     ("Mutation.resolveTask", "(taskId: $task)", resolves),
     ("Mutation.cancelTask", "(taskId: $task)", cancels),
     ("Mutation.grantCredits", "(tenantId: $tenant, amount: \"1\", key: \"walls\")", grants),
     ("Mutation.submitGeneration", "(input: $input, idempotencyKey: $key)", submits),
     ("Subscription.taskStatus", "(taskId: $task)", follows),
+    ("Subscription.taskUpdates", "(taskIds: [$task])", follows),
+    ("Subscription.tenantUpdates", "(tenantId: $tenant)", follows),
 ];
 
 struct Walk {
@@ -125,19 +164,30 @@ impl Walk {
         world.grant(world.tenant, 100_000).await?;
         let creator = world.creator()?;
         let task = world.submitted(&creator, "walls").await?;
+        // An attempt with a history; the task waits for its next try.
+        let version = step(&world, &task, |turn| {
+            turn.task(Command::BeginSubmission { attempt_no: 1 })?;
+            let task = turn.case.task_id().unwrap_or(TaskId(Uuid::nil()));
+            turn.attempt(attempt::Command::Plan { task, number: 1, provider: "replicate".to_owned() })?;
+            let retry_at = turn.now + chrono::TimeDelta::hours(1);
+            turn.task(Command::Defer { retry_at, reason: "throttled".to_owned() })
+        })
+        .await?;
         // From here on the rows are the test's.
-        let ask = "query($id: ID!) { task(id: $id, atLeastVersion: 1) { id } account(atLeastVersion: \"2\") { id } }";
-        let answer = world.ask(&creator, ask, json!({"id": task})).await?;
+        let ask =
+            "query($id: ID!) { task(id: $id, atLeastVersion: VERSION) { id } account(atLeastVersion: \"2\") { id } }";
+        let ask = ask.replace("VERSION", &version.to_string());
+        let answer = world.ask(&creator, &ask, json!({"id": task})).await?;
         let node = answer["data"]["task"]["id"].as_str().with_context(|| format!("{answer}"))?.to_owned();
-        let (attempt, asset) = (Uuid::new_v4(), Uuid::new_v4());
+        let attempt = AttemptId::of(task.parse()?, 1);
+        let asset = Uuid::new_v4();
         let tenant = world.tenant;
         world
             .db
             .sql(&format!(
                 "UPDATE read_tasks SET error_class = 'timeout', error_message = 'owner''s error' WHERE task_id = '{task}';
-                 INSERT INTO read_attempts (attempt_id, task_id, tenant_id, version, number, provider, state, provider_job_id,
-                                            error_class, created_at, updated_at, position)
-                 VALUES ('{attempt}', '{task}', '{tenant}', 1, 1, 'replicate', 'FAILED', 'owner''s job', 'timeout', now(), now(), 1);
+                 UPDATE read_attempts SET state = 'FAILED', provider_job_id = 'owner''s job', error_class = 'timeout'
+                  WHERE attempt_id = '{attempt}';
                  INSERT INTO read_assets (asset_id, task_id, tenant_id, kind, object_key, bytes, sha256, content_type, created_at,
                                           position)
                  SELECT CASE kind WHEN 'video' THEN '{asset}'::uuid ELSE gen_random_uuid() END, '{task}', '{tenant}', kind,
@@ -198,7 +248,15 @@ impl Walk {
         for (who, own) in
             [Nobody, Member, Creator, Auditor, Operator].into_iter().flat_map(|who| [(who, true), (who, false)])
         {
+            let before = self.world.count("SELECT count(*) FROM audit_accesses").await?;
             let answer = self.ask(self.token(who, own)?.as_deref(), &query).await?;
+            let recorded = self.world.count("SELECT count(*) FROM audit_accesses").await? - before;
+            let looks = matches!(who, Auditor | Operator) && root != "Mutation" && field != "models";
+            assert_eq!(
+                recorded > 0,
+                looks,
+                "{root}.{field} as {who:?}: who may look at everything is recorded, and nobody else"
+            );
             let case = format!("{root}.{field} as {who:?} of the {} tenant", if own { "owner's" } else { "other" });
             assert_eq!(seen(&answer, field), rule(who, own), "{case}: {answer}");
             self.asked += 1;
@@ -235,7 +293,15 @@ fn seen(answer: &Value, field: &str) -> Seen {
     let value = &answer["data"][field];
     let told = [&answer["errors"][0]["extensions"]["code"], &value["refusal"]["code"]];
     if let Some(code) = told.iter().find_map(|code| code.as_str()) {
-        let known = ["UNAUTHENTICATED", "FORBIDDEN", "NOT_FOUND", "INSUFFICIENT_CREDITS", "NOT_IN_REVIEW"];
+        let known = [
+            "UNAUTHENTICATED",
+            "FORBIDDEN",
+            "NOT_FOUND",
+            "INSUFFICIENT_CREDITS",
+            "NOT_IN_REVIEW",
+            "NOT_RETRYABLE",
+            "NOT_EXPORTABLE",
+        ];
         return Told(known.into_iter().find(|it| *it == code).unwrap_or("another code"));
     }
     if answer["errors"].is_array() {

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use domain::id::TenantId;
+use eventstore::audit::{Sealer, SigningKey};
 use eventstore::testkit::TestDatabase;
 use projections::projector::{Projector, ProjectorConfig};
 use projections::query::Reader;
@@ -35,6 +36,8 @@ pub struct World {
     pub router: Router,
     pub objects: Arc<MemoryObjects>,
     pub tenant: TenantId,
+    pub reader: Reader,
+    pub keys: KeySet,
     background: JoinSet<()>,
 }
 
@@ -55,6 +58,17 @@ impl Answer {
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body).with_context(|| format!("not JSON: {:?}", self.body))
     }
+}
+
+/// The key that the log is sealed with.
+pub fn audit_key() -> SigningKey {
+    SigningKey::from_seed([7; 32])
+}
+
+/// Seals the log.
+pub async fn seal(world: &World) -> Result<()> {
+    Sealer::new(world.db.pool().clone(), audit_key(), 100, Duration::ZERO).catch_up().await?;
+    Ok(())
 }
 
 pub fn expires_in(seconds: u64) -> Result<i64> {
@@ -87,6 +101,7 @@ impl World {
         settings(&mut config);
         let objects = Arc::new(MemoryObjects::default());
         let reader = Reader::new(db.store());
+        let keys = KeySet::default();
         let provider: Arc<dyn Provider> = Arc::new(WordProvider);
         let state = ApiState {
             store: db.store().clone(),
@@ -96,16 +111,18 @@ impl World {
             catalogue: SharedCatalogue::default(),
             config,
             readiness: Arc::new(Reasons(Vec::new())),
-            keys: KeySet::default(),
+            keys: keys.clone(),
             links: Arc::new(WordLinks),
+            audit_keys: std::iter::once(audit_key().public()).collect(),
         };
         let mut background = JoinSet::new();
         let projector = Projector::new(db.pool().clone(), ProjectorConfig::default());
         background.spawn(async move { projector.run(CancellationToken::new()).await });
+        let listening = reader.clone();
         background.spawn(async move {
-            reader.listen().await;
+            listening.listen().await;
         });
-        Ok(Self { router: router(state)?, db, objects, tenant: TenantId(Uuid::new_v4()), background })
+        Ok(Self { router: router(state)?, db, objects, tenant: TenantId(Uuid::new_v4()), reader, keys, background })
     }
 
     pub async fn serve(&self) -> Result<Server> {
@@ -153,15 +170,28 @@ impl World {
         token(self.tenant, &[Role::Creator])
     }
 
+    pub fn auditor(&self) -> Result<String> {
+        token(TenantId(Uuid::from_u128(2)), &[Role::Auditor])
+    }
+
     pub fn operator(&self) -> Result<String> {
         token(TenantId(Uuid::from_u128(1)), &[Role::Operator])
     }
 
     /// Gives a tenant credits.
     pub async fn grant(&self, tenant: TenantId, amount: i64) -> Result<()> {
-        let grant = "mutation($tenant: ID!, $amount: Credits!) {
-            grantCredits(tenantId: $tenant, amount: $amount, key: \"first\") { version refusal { code } } }";
-        let variables = json!({"tenant": tenant, "amount": amount.to_string()});
+        self.grant_for(tenant, amount, "first").await
+    }
+
+    /// Gives a tenant credits once more.
+    pub async fn grant_again(&self, tenant: TenantId, amount: i64) -> Result<()> {
+        self.grant_for(tenant, amount, "again").await
+    }
+
+    async fn grant_for(&self, tenant: TenantId, amount: i64, key: &str) -> Result<()> {
+        let grant = "mutation($tenant: ID!, $amount: Credits!, $key: String!) {
+            grantCredits(tenantId: $tenant, amount: $amount, key: $key) { version refusal { code } } }";
+        let variables = json!({"tenant": tenant, "amount": amount.to_string(), "key": key});
         let answer = self.ask(&self.operator()?, grant, variables).await?;
         anyhow::ensure!(answer["data"]["grantCredits"]["refusal"].is_null(), "{answer}");
         Ok(())

@@ -60,7 +60,13 @@ async fn default_model(client: &Client) -> anyhow::Result<String> {
 
 async fn watch(client: &Client, task: &str, patience: Duration) -> anyhow::Result<Snapshot> {
     let start = Instant::now();
+    let mut shown = None;
     let show = |it: &Snapshot| {
+        // Not every version is news for people.
+        let news = Some((it.state().to_owned(), it.0["progressPercent"].as_i64()));
+        if std::mem::replace(&mut shown, news.clone()) == news {
+            return;
+        }
         let percent = it.0["progressPercent"].as_i64().map(|percent| format!("  {percent} %")).unwrap_or_default();
         println!("{:>7.1} s  {}{percent}", start.elapsed().as_secs_f64(), it.state());
     };

@@ -65,6 +65,7 @@ pub(super) async fn start(supervisor: &mut Supervisor, parts: &Parts, settings: 
         readiness: Arc::new(Ready { health: Arc::clone(&parts.health), reader: reader.clone() }),
         keys,
         links: Arc::new(Links(objects)),
+        audit_keys: settings.audit.trusted(),
     })?;
     let stop = parts.stop.clone();
     supervisor.watch("changes for subscribers", async move {

@@ -1,6 +1,6 @@
-//! What people ask for, in one transaction each. The API offers [`submit`], [`cancel`], [`grant`] and [`resolve_failed`]. The others
-//! are rules that nothing outside of tests and the simulation asks for yet: [`export`], [`retry`], [`retry_now`], [`resolve_adopt`],
-//! [`resolve_retry`] and [`resolve_canceled`].
+//! What people ask for, in one transaction each. The API offers [`submit`], [`cancel`], [`retry`], [`export`], [`grant`] and
+//! [`resolve_failed`]. The others are rules that nothing outside of tests and the simulation asks for yet: [`retry_now`],
+//! [`resolve_adopt`], [`resolve_retry`] and [`resolve_canceled`].
 
 use super::credits::hold_expires_at;
 use super::turn::Turn;

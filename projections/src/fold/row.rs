@@ -33,7 +33,7 @@ pub(super) trait Row: for<'r> FromRow<'r, PgRow> + Send + Unpin {
 macro_rules! read_row {
     ($(#[$doc:meta])* $row:ident, $table:literal, $key:expr, { $($column:ident : $type:ty = $carried:literal $(-> $stored:literal)?),+ $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, sqlx::FromRow)]
+        #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
         pub(super) struct $row { $(pub(super) $column: $type),+ }
 
         impl crate::fold::row::Row for $row {

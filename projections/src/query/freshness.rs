@@ -113,8 +113,13 @@ pub enum Seen<T> {
 }
 
 impl Reader {
-    /// Feeds the hub, for ever; connects again when the connection is lost. One of these per process.
+    /// Feeds the hubs, for ever; connects again when the connection is lost. One of these per process.
     pub async fn listen(&self) -> Infallible {
+        let (never, _) = tokio::join!(self.listen_for_changes(), self.live().run(&self.pool));
+        never
+    }
+
+    async fn listen_for_changes(&self) -> Infallible {
         loop {
             if let Err(error) = self.listen_once().await {
                 tracing::warn!(error = %error, "listening for changes of the read models broke off; connecting again");
@@ -136,6 +141,7 @@ impl Reader {
                 // The connection was lost and will be made again: what was notified meanwhile is unknown.
                 None => self.changes().tell_everybody(),
             }
+            self.live().ring();
         }
     }
 

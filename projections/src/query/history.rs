@@ -94,15 +94,17 @@ impl Reader {
         Ok(sqlx::query(
             "/* projections.histories */
              WITH found AS MATERIALIZED (
-                 SELECT e.stream_id AS task, e.* FROM events e WHERE e.category = 'task' AND e.stream_id = ANY ($1)
+                 SELECT e.stream_id AS task, e.* FROM events e
+                  WHERE e.category = 'task' AND e.stream_id = ANY ($1) AND e.position > $5
                  UNION ALL
                  SELECT a.task, e.* FROM unnest($2::uuid[], $3::uuid[]) AS a (task, attempt)
-                   JOIN events e ON e.category = 'attempt' AND e.stream_id = a.attempt
+                   JOIN events e ON e.category = 'attempt' AND e.stream_id = a.attempt AND e.position > $5
                  UNION ALL
                  SELECT (e.body->>'task')::uuid, e.* FROM events e
-                  WHERE e.category = 'account' AND e.stream_id = ANY ($4) AND e.body->>'task' = ANY ($1::text[])),
+                  WHERE e.category = 'account' AND e.stream_id = ANY ($4) AND e.body->>'task' = ANY ($1::text[])
+                    AND e.position > $5),
              numbered AS (
-                 SELECT *, row_number() OVER (PARTITION BY task ORDER BY position) AS number FROM found WHERE position > $5)
+                 SELECT *, row_number() OVER (PARTITION BY task ORDER BY position) AS number FROM found)
              SELECT task, position, category, stream_id, version, name, schema_version, recorded_at, actor, correlation_id,
                     causation_id, body
                FROM numbered WHERE number <= $6 ORDER BY task, position",
@@ -130,6 +132,23 @@ impl Reader {
         .fetch_optional(&self.pool)
         .await?;
         Ok(tenant.is_some_and(|tenant| viewer.sees(TenantId(tenant))))
+    }
+
+    /// Which of these tasks the facts know and the viewer may see.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn existing(&self, viewer: Viewer, tasks: &[TaskId]) -> Result<HashSet<TaskId>, ReadError> {
+        let found: Vec<Uuid> = sqlx::query_scalar(
+            "/* projections.existing */
+             SELECT stream_id FROM events
+              WHERE category = 'task' AND stream_id = ANY ($1) AND version = 1 AND ($2::uuid IS NULL OR tenant_id = $2)",
+        )
+        .bind(tasks.iter().map(|task| task.0).collect::<Vec<_>>())
+        .bind(viewer.bind())
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(found.into_iter().map(TaskId).collect())
     }
 
     async fn outlines(&self, tasks: &[TaskId]) -> Result<Vec<Outline>, ReadError> {

@@ -6,19 +6,28 @@
 mod accounts;
 mod assets;
 mod attempts;
+mod export;
 mod freshness;
 mod history;
 mod page;
+mod replay;
+mod standing;
+mod statement;
 mod tasks;
 
 pub use accounts::{AccountRow, EntryRow};
 pub use assets::AssetRow;
 pub use attempts::AttemptRow;
+pub use export::{LedgerRow, LogFilter, LogPart};
 pub use freshness::{Changes, Seen, Watch};
 pub use history::HistoryRow;
 pub use page::{Page, Window};
+pub use replay::{Deviation, Replay};
+pub use standing::{HoldRow, InLine, MAX_AHEAD, PlaceInLine};
+pub use statement::{KindSum, StatementRow};
 pub use tasks::{Cursor, MAX_COUNTED, TaskCount, TaskFilter, TaskOrder, TaskRow};
 
+use crate::live::Hub;
 use domain::id::TenantId;
 use eventstore::Store;
 use sqlx::PgPool;
@@ -61,14 +70,19 @@ pub enum ReadError {
     /// The database could not be read.
     #[error("the read side could not be used")]
     Database(#[from] sqlx::Error),
+    /// Nobody reads the log for those who watch: the process stops, or the database does not answer.
+    #[error("changes are not being read")]
+    NotLive,
 }
 
 impl ReadError {
     /// Whether the same may work a moment later: see [`eventstore::is_passing`].
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        let Self::Database(error) = self;
-        eventstore::is_passing(error)
+        match self {
+            Self::Database(error) => eventstore::is_passing(error),
+            Self::NotLive => true,
+        }
     }
 }
 
@@ -77,19 +91,26 @@ impl ReadError {
 pub struct Reader {
     pub(crate) pool: PgPool,
     changes: Changes,
+    live: Hub,
 }
 
 impl Reader {
     /// Reads from the store's database.
     #[must_use]
     pub fn new(store: &Store) -> Self {
-        Self { pool: store.pool().clone(), changes: Changes::default() }
+        Self { pool: store.pool().clone(), changes: Changes::default(), live: Hub::default() }
     }
 
     /// The hub that tells which tasks have changed. It is fed by [`Reader::listen`].
     #[must_use]
     pub const fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// The hub that tells what has changed. It is fed by [`Reader::listen`].
+    #[must_use]
+    pub const fn live(&self) -> &Hub {
+        &self.live
     }
 
     /// Whether the database answers: for readiness.

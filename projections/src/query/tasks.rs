@@ -40,6 +40,10 @@ pub struct TaskRow {
     pub error_message: Option<String>,
     /// What the person who was asked needs to know.
     pub review_reason: Option<String>,
+    /// Who wants it cancelled.
+    pub canceled_by: Option<String>,
+    /// When it is to go on by itself, as far as the events say; none at the end and in review.
+    pub wake_at: Option<Timestamp>,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When it last changed.
@@ -66,6 +70,8 @@ impl FromRow<'_, PgRow> for TaskRow {
             error_code: row.try_get("error_code")?,
             error_message: row.try_get("error_message")?,
             review_reason: row.try_get("review_reason")?,
+            canceled_by: row.try_get("canceled_by")?,
+            wake_at: row.try_get("wake_at")?,
             created_at: row.try_get("created_at")?,
             updated_at: row.try_get("updated_at")?,
             finished_at: row.try_get("finished_at")?,
@@ -75,7 +81,7 @@ impl FromRow<'_, PgRow> for TaskRow {
 
 const SELECT: &str =
     "/* projections.tasks_where */ SELECT task_id, tenant_id, version, state, provider, model, duration_seconds, input_assets, hold, charge,
-        attempt_no, error_class, error_code, error_message, review_reason, created_at, updated_at, finished_at
+        attempt_no, error_class, error_code, error_message, review_reason, canceled_by, wake_at, created_at, updated_at, finished_at
    FROM read_tasks WHERE ";
 
 /// A place in the list: after or before one task. Both halves count, so that tasks of the same instant are neither skipped nor
