@@ -8,6 +8,7 @@ mod execute;
 mod history;
 mod kill;
 mod log;
+mod pauses;
 mod pool;
 mod resets;
 mod retention;
