@@ -13,6 +13,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use workers::catalogue::Catalogue;
+use workers::ports::WebhookScheme;
 use workers::{CallLimits, ScanConfig};
 
 /// Everything that can be configured. `None`: the section is not given, and the command that needs it says so.
@@ -117,17 +118,21 @@ impl Settings {
         let figment = figment.merge(environment);
         anyhow::ensure!(!figment.contains("provider"), RENAMED);
         let mut settings: Self = figment.extract().map_err(|error| anyhow::anyhow!(explained(error)))?;
-        settings.poll_no_faster_than_asked();
+        settings.poll_as_the_providers_are();
         settings.check().map_err(|rule| anyhow::anyhow!("configuration: {rule}"))?;
         Ok(settings)
     }
 
-    /// What a provider asks for between two polls goes before our own rhythm.
-    fn poll_no_faster_than_asked(&mut self) {
+    /// What a provider asks for between two polls goes before our own rhythm, and one that calls back is polled less often.
+    fn poll_as_the_providers_are(&mut self) {
         for (name, provider) in &self.providers {
-            let asked = u64::try_from(provider.capabilities().min_poll_interval.as_millis()).unwrap_or(u64::MAX);
+            let can = provider.capabilities();
+            let asked = u64::try_from(can.min_poll_interval.as_millis()).unwrap_or(u64::MAX);
             if asked > 0 {
                 self.policy.poll_at_least_ms.entry(name.clone()).or_insert(asked);
+            }
+            if can.webhook != WebhookScheme::None {
+                self.policy.calling_back.insert(name.clone());
             }
         }
     }

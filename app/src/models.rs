@@ -28,6 +28,8 @@ pub struct Models {
     registry: Registry,
     catalogue: SharedCatalogue,
     config: CatalogueConfig,
+    /// The file's text as it was when it was loaded, or a moment before: what changes from then on is read again.
+    loaded: Option<String>,
 }
 
 impl Models {
@@ -42,8 +44,10 @@ impl Models {
              kind = \"replicate\" (AIVIDEO_PROVIDERS__REPLICATE__KIND=replicate), its token and its addresses"
         );
         let registry = Registry::new(&settings.providers)?;
-        let catalogue = read(&settings.catalogue, &registry)?;
-        Ok(Self { registry, catalogue: SharedCatalogue::new(catalogue), config: settings.catalogue.clone() })
+        let config = settings.catalogue.clone();
+        let loaded = config.file.as_deref().and_then(text_of);
+        let catalogue = SharedCatalogue::new(read(&config, &registry)?);
+        Ok(Self { registry, catalogue, config, loaded })
     }
 
     /// The providers by their stored names.
@@ -90,7 +94,7 @@ impl Models {
             return Ok(());
         };
         let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP can not be listened for")?;
-        let mut seen = text_of(&file);
+        let mut seen = self.loaded.clone();
         loop {
             let asked = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -172,10 +176,15 @@ mod tests {
         let stop = CancellationToken::new();
         let has = |name: &str| models.shared().now().offered(name).is_some();
         assert!(has("acme/one"));
+        // Before anybody follows it.
+        std::fs::write(&file, of("acme/early"))?;
         let change = async {
-            for (text, name) in
-                [(of("no-owner"), "acme/one"), ("[models".to_owned(), "acme/one"), (of("acme/two"), "acme/two")]
-            {
+            for (text, name) in [
+                (of("acme/early"), "acme/early"),
+                (of("no-owner"), "acme/early"),
+                ("[models".to_owned(), "acme/early"),
+                (of("acme/two"), "acme/two"),
+            ] {
                 std::fs::write(&file, text)?;
                 tokio::time::sleep(Duration::from_millis(1_300)).await;
                 anyhow::ensure!(has(name), "{name}");

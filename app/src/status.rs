@@ -46,6 +46,21 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     for (state, count) in &counts.tasks {
         println!("tasks        {count:>8} {state}");
     }
+    for (it, processes) in store.outages().await? {
+        println!(
+            "provider     {} FAILS since {} ({}): {processes} processes leave it alone, and look again at {}",
+            it.provider,
+            it.since.format("%F %T UTC"),
+            it.cause,
+            it.looks_at.format("%T")
+        );
+    }
+    let unmatched = store.unmatched_callbacks().await?;
+    if unmatched > 0 {
+        println!(
+            "callbacks    {unmatched} of attempts that nobody knows: was the database put back to an earlier time?"
+        );
+    }
     println!("quarantine   {} messages", counts.quarantined);
     println!("repairs      {} in the last hour", counts.repairs_last_hour);
     let horizon = horizon(store.pool()).await?;

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # ./dev test [fast]: everything that must hold before a change is merged. Stops at the first failure. Sourced by ./dev.
 
-STEP='' TEST_ROOT='' PASSED=0
+STEP='' TEST_ROOT='' PASSED=0 ONLY_PROVIDERS=no
 
 step() {
     STEP=$1
@@ -69,8 +69,12 @@ run_tests() {
     FAST=no
     case ${1:-} in
         fast) FAST=yes ;;
+        providers)
+            ONLY_PROVIDERS=yes
+            shift
+            ;;
         '') ;;
-        *) fail "./dev test knows one word, fast, not $1." ;;
+        *) fail "./dev test knows the words fast and providers, not $1." ;;
     esac
     [[ $FAST == no ]] || printf 'FAST: the end-to-end tests are left out.\n'
     # Settings of whoever runs this would make the result theirs.
@@ -85,6 +89,14 @@ run_tests() {
     # Tests put their states here, where they are found again if a test is killed.
     export TMPDIR=$TEST_ROOT/tmp AIVIDEO_REPO=$REPO AIVIDEO_OWN_PARTS=1
 
+    if [[ $ONLY_PROVIDERS == yes ]]; then
+        need_cargo
+        ensure_tools postgres media
+        start_test_database
+        STEP="the matrix of providers, faults and crashes"
+        cargo test --workspace --test matrix -- "$@"
+        return
+    fi
     step "what the tests need" prepare_tests
     step "format" cargo fmt --all --check
     step "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
@@ -94,6 +106,7 @@ run_tests() {
     step "documentation tests, among them what must not compile" cargo test --workspace --doc
     step "unit, database and broker tests, and the repository's rules" cargo test --workspace --lib --bins --tests
     if [[ $FAST == no ]]; then
+        step "providers, their faults, and crashes" cargo test --workspace --test matrix
         step "end to end, on the embedded broker and on Apache RocketMQ" end_to_end_on_both
     fi
 }

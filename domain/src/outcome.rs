@@ -4,6 +4,7 @@
 
 use crate::id::AttemptId;
 use crate::task::ExportSpec;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -27,6 +28,11 @@ pub enum Created {
     Throttled {
         /// What the provider asked for, already parsed and bounded; `None` if it said nothing usable.
         retry_after: Option<Duration>,
+    },
+    /// The provider was not asked: it has been failing, and is left alone for a while. Nothing was created.
+    Unavailable {
+        /// How long it is left alone from now on.
+        retry_after: Duration,
     },
     /// The request never left this machine (refused connection, DNS): nothing was created.
     NotSent {
@@ -268,11 +274,15 @@ pub enum Call {
         round: u32,
         /// How many look-ups there were before: with the round, the fencing token of the answer.
         lookup: u32,
+        /// Since when nobody knows: what a provider does not show at once it may show by now.
+        since: Timestamp,
     },
     /// Ask how a job is doing.
     Poll {
         /// The provider's job id.
         job: String,
+        /// How many polls there were before: the fencing token of an answer that is no end.
+        poll: u32,
     },
     /// Ask for a job to be cancelled.
     Cancel {

@@ -234,7 +234,9 @@ impl Handling<'_> {
             // Rolled back, row and all: it changed nothing.
             Ok(Next::Retry(cause)) => return Ok(Turned::Retry(cause.clone())),
             Ok(next) => {
-                let order = turn.case.task.state.order().cloned();
+                // Of the attempt that the call is for: it may be made elsewhere than the first one.
+                let number = turn.case.attempt.state.core().map_or(1, |core| core.number);
+                let order = turn.case.task.state.order().map(|order| order.at_attempt(number));
                 ((*next == Next::Done).then_some(("applied", None)), Append::of(turn, meta)?, order)
             }
         };

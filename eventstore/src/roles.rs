@@ -85,6 +85,8 @@ const TABLES: &[Grant] = &[
     ("generation_requests", "SELECT, INSERT", "SELECT (task_id, tenant_id, created_at)"),
     ("uploads", "SELECT, INSERT", "SELECT"),
     ("provider_callbacks", "SELECT, INSERT, DELETE", "SELECT"),
+    ("unmatched_callbacks", "SELECT, INSERT, DELETE", "SELECT"),
+    ("provider_outages", ALL_ROWS, "SELECT"),
     ("notifications", "SELECT, INSERT, DELETE", "SELECT"),
     ("repairs", "SELECT, INSERT, DELETE", "SELECT"),
     ("projection_checkpoints", "SELECT, INSERT, UPDATE", "SELECT"),

@@ -59,6 +59,9 @@ pub struct ObjectsConfig {
     /// the provider simulators in development. Empty in production.
     #[serde(default)]
     pub allow_hosts: Vec<String>,
+    /// Most downloads at once, of this process.
+    #[serde(default = "defaults::max_downloads")]
+    pub max_downloads: u32,
     /// How long connecting may take, in seconds.
     #[serde(default = "defaults::connect_timeout_seconds")]
     pub connect_timeout_seconds: u64,
@@ -78,6 +81,7 @@ impl ObjectsConfig {
             link_secret,
             public_url: public_url.into(),
             allow_hosts: Vec::new(),
+            max_downloads: defaults::max_downloads(),
             connect_timeout_seconds: defaults::connect_timeout_seconds(),
             idle_timeout_seconds: defaults::idle_timeout_seconds(),
         }
@@ -143,6 +147,10 @@ impl MediaConfig {
 }
 
 mod defaults {
+    pub const fn max_downloads() -> u32 {
+        32
+    }
+
     pub const fn connect_timeout_seconds() -> u64 {
         10
     }

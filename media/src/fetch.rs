@@ -10,6 +10,7 @@ use reqwest::{Client, Response, StatusCode, Url, redirect};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use url::Host;
 use workers::ports::TransferError;
@@ -32,6 +33,7 @@ pub(crate) struct Fetcher {
     open: Client,
     allow_hosts: Vec<String>,
     idle: Duration,
+    room: Arc<Semaphore>,
 }
 
 impl Fetcher {
@@ -57,16 +59,19 @@ impl Fetcher {
             open: client(false)?,
             allow_hosts: config.allow_hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             idle: Duration::from_secs(config.idle_timeout_seconds),
+            room: Arc::new(Semaphore::new(usize::try_from(config.max_downloads.max(1)).unwrap_or(1))),
         })
     }
 
     /// Asks for the address, following redirects, and answers the body of a 200. The caller bounds the total time.
     pub(crate) async fn open(&self, address: &str, max_bytes: u64) -> Result<Body, TransferError> {
         let mut url = Url::parse(address).map_err(|_| refused("not a URL"))?;
+        // Waiting for room is part of the download's time.
+        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| later("no download is begun any more"))?;
         for _ in 0..=MAX_REDIRECTS {
             let response = self.ask(&url).await?;
             if !response.status().is_redirection() {
-                return self.body(response, max_bytes).await;
+                return self.body(response, max_bytes, room).await;
             }
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             url = next_hop(&url, location.ok_or_else(|| refused("a redirect without a target"))?)?;
@@ -101,7 +106,12 @@ impl Fetcher {
         if inside { Err(refused(INSIDE)) } else { Ok(&self.guarded) }
     }
 
-    async fn body(&self, response: Response, max_bytes: u64) -> Result<Body, TransferError> {
+    async fn body(
+        &self,
+        response: Response,
+        max_bytes: u64,
+        room: OwnedSemaphorePermit,
+    ) -> Result<Body, TransferError> {
         if response.status() != StatusCode::OK {
             return Err(self.status_error(response).await);
         }
@@ -115,13 +125,15 @@ impl Fetcher {
             Some(b"gzip" | b"x-gzip") => Some(MultiGzDecoder::new(Vec::new())),
             Some(_) => return Err(refused("an encoding that was not asked for")),
         };
-        Ok(Body { response, idle: self.idle, expected, received: 0, inflater, compressed: Bytes::new() })
+        Ok(Body { response, idle: self.idle, expected, received: 0, inflater, compressed: Bytes::new(), _room: room })
     }
 
     async fn status_error(&self, response: Response) -> TransferError {
         let status = response.status();
         match status.as_u16() {
-            403 | 410 => TransferError::Expired,
+            // What a provider answers for an address that ran out differs, and a file that is not there yet or any more may be at a
+            // fresh address: how often that is tried is limited.
+            401 | 403 | 404 | 410 => TransferError::Expired,
             408 | 425 | 429 => later(&format!("status {}", status.as_u16())),
             // Some stores answer 400 or 404 for a signature that ran out; only their words tell.
             400..=499 if self.speaks_of_expiry(response).await => TransferError::Expired,
@@ -152,6 +164,8 @@ pub(crate) struct Body {
     inflater: Option<MultiGzDecoder<Vec<u8>>>,
     /// Received and not yet decompressed.
     compressed: Bytes,
+    /// Its place among the downloads, until it is over.
+    _room: OwnedSemaphorePermit,
 }
 
 impl Body {

@@ -34,6 +34,56 @@ async fn a_message_that_commits_late_is_published() -> Result<()> {
     .await
 }
 
+/// M6: wake-ups at any distance. The broker gets what its timer can keep, with its time; what is further ahead waits here, neither
+/// tried again and again nor parked, and goes when its time comes near; what is in the past goes at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn m6_a_wake_up_at_any_distance_is_sent_in_its_time() -> Result<()> {
+    on_database(|pool| async move {
+        let broker = Broker::healthy();
+        let mut rows = Vec::new();
+        for hours in [-24 * 365_i32, 25, 4 * 24, 40 * 24, 24 * 365 * 1_000] {
+            let mut row = pool.begin().await?;
+            let id = insert_message(&mut row, Uuid::new_v4(), "generation.poll.delay").await?;
+            sqlx::query("UPDATE outbox_events SET deliver_at = clock_timestamp() + make_interval(hours => $2) WHERE event_id = $1")
+                .bind(id)
+                .bind(hours)
+                .execute(&mut *row)
+                .await?;
+            row.commit().await?;
+            rows.push(id);
+        }
+        let relay = Running::relay(&pool, &broker, quick());
+        broker.wait_for(rows[0]).await?;
+        broker.wait_for(rows[1]).await?;
+        for id in &rows[2..] {
+            let pool = &pool;
+            eventually(async || {
+                let row = outbox_row(pool, *id).await?;
+                Ok(!row.leased && row.publish_attempts == 0 && row.waits > 24.0 * 3_600.0)
+            })
+            .await?;
+            let row = outbox_row(pool, *id).await?;
+            ensure!(!row.published && !row.parked && row.last_error_code.is_none(), "it waits, and is no failure");
+        }
+        let arrived = broker.arrived();
+        let near = arrived.iter().find(|it| it.key.0 == rows[1]).and_then(|it| it.deliver_at);
+        let ahead = near.map(|at| at - chrono::DateTime::from(std::time::SystemTime::now()));
+        ensure!(ahead.is_some_and(|it| it.num_hours() == 24), "the broker was told {ahead:?}");
+        // Its time comes near.
+        sqlx::query(
+            "UPDATE outbox_events SET deliver_at = clock_timestamp() + interval '1 day', available_at = clock_timestamp()
+              WHERE event_id = $1",
+        )
+        .bind(rows[3])
+        .execute(&pool)
+        .await?;
+        insert_news(&pool, Uuid::new_v4()).await?;
+        broker.wait_for(rows[3]).await?;
+        relay.stop().await
+    })
+    .await
+}
+
 /// O3: more bad rows than one claim takes, all at the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_rows_hold_up_nobody_and_are_parked() -> Result<()> {

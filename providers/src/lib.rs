@@ -10,4 +10,4 @@ mod shared;
 pub mod simulator;
 
 pub use registry::{ProviderConfig, Registry, RegistryError};
-pub use shared::{Callbacks, ConfigError, Connection, Secret, retry_after};
+pub use shared::{BreakerConfig, Callbacks, ConfigError, Connection, Secret, retry_after};

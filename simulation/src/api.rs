@@ -279,6 +279,8 @@ impl World {
             give_up_at,
             retry_of,
             work,
+            seeded: false,
+            alternatives: vec![],
         })
     }
 

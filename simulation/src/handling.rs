@@ -398,7 +398,12 @@ impl World {
         let (subject, process) = (self.hand(index).subject, self.hand(index).process);
         let no = matches!(
             answer,
-            Answer::Created(Created::Rejected(_) | Created::Throttled { .. } | Created::NotSent { .. })
+            Answer::Created(
+                Created::Rejected(_)
+                    | Created::Throttled { .. }
+                    | Created::Unavailable { .. }
+                    | Created::NotSent { .. }
+            )
         );
         let nap = self.dice.strikes(subject, Fault::NapWithAnswer);
         if nap || (no && self.dice.strikes(subject, Fault::NapWithNo)) {

@@ -458,7 +458,7 @@ impl World {
                 (Answer::Created(created), pause)
             }
             Call::Find { attempt, .. } => (Answer::Found(self.find(subject, kind, *attempt)), quick),
-            Call::Poll { job } => (Answer::Polled(self.poll(subject, job)), quick),
+            Call::Poll { job, .. } => (Answer::Polled(self.poll(subject, job)), quick),
             Call::Cancel { job } => (Answer::CancelAsked(self.cancel_job(subject, job)), quick),
             Call::Fetch { job, key } => (Answer::Fetched(self.fetch(subject, job, key)), slow),
             Call::Render { key, .. } => (Answer::Rendered(self.render(subject, key)), slow),

@@ -338,5 +338,10 @@ fn policy(dice: &mut Dice) -> Policy {
         hold_percent: 120,
         // Far above the half minute that media work takes here, naps aside.
         processing_lease_seconds: draw(60, 900),
+        // One provider for each task here, asked in the rhythm that finds most.
+        calling_back: std::collections::BTreeSet::new(),
+        poll_calling_back_first_ms: 60_000,
+        poll_calling_back_cap_ms: 240_000,
+        elsewhere_after: 3,
     }
 }

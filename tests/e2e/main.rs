@@ -20,6 +20,9 @@ const SETTINGS: &[(&str, &str)] = &[
     ("AIVIDEO_POLICY__SETTLE_DELAY_MS", "1500"),
     ("AIVIDEO_POLICY__POLL_FIRST_MS", "1000"),
     ("AIVIDEO_POLICY__POLL_CAP_MS", "3000"),
+    // Callbacks that are lost on purpose are covered for as soon.
+    ("AIVIDEO_POLICY__POLL_CALLING_BACK_FIRST_MS", "1000"),
+    ("AIVIDEO_POLICY__POLL_CALLING_BACK_CAP_MS", "3000"),
     ("AIVIDEO_POLICY__MAX_RUNNING_SECONDS", "40"),
     ("AIVIDEO_POLICY__BACKOFF_BASE_MS", "1000"),
     ("AIVIDEO_POLICY__BACKOFF_CAP_MS", "5000"),

@@ -5,7 +5,7 @@
 //! catalogue with `offered = false` until its last task is done.
 
 use domain::money::Credits;
-use domain::task::Order;
+use domain::task::{Order, Place};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -56,6 +56,10 @@ pub struct Model {
     /// Whether new tasks may name it. Those that already do go on.
     #[serde(default = "yes")]
     pub offered: bool,
+    /// Other models of this catalogue, at other providers, that make what this one makes, the first first. They are tried for
+    /// tasks whose users allow that, after an attempt of which it is certain that nothing runs; the price stays this one's.
+    #[serde(default)]
+    pub alternatives: Vec<String>,
     /// Fields of the provider's own request body that are the same for every request, such as a size.
     #[serde(default)]
     pub parameters: Map<String, Value>,
@@ -138,6 +142,26 @@ impl Catalogue {
         self.models.get(name).filter(|model| model.offered)
     }
 
+    /// Where else than at `name` a video of `seconds` from so many images can be made: the alternatives on offer that can do it.
+    #[must_use]
+    pub fn elsewhere(&self, name: &str, images: u32, seconds: u32) -> Vec<Place> {
+        let input = if images == 0 { Input::Text } else { Input::Image };
+        let can = |model: &Model| {
+            model.takes(input)
+                && model.images().contains(&images)
+                && (model.min_seconds..=model.max_seconds).contains(&seconds)
+        };
+        let names = self.models.get(name).map(|model| model.alternatives.as_slice()).unwrap_or_default();
+        let found = names.iter().filter_map(|name| Some((name, self.offered(name).filter(|model| can(model))?)));
+        found
+            .map(|(name, model)| Place {
+                provider: model.provider.clone(),
+                model: name.clone(),
+                seeded: model.accepts_seed,
+            })
+            .collect()
+    }
+
     /// All models, by name, also those that are no longer offered.
     pub fn models(&self) -> impl Iterator<Item = (&str, &Model)> {
         self.models.iter().map(|(name, model)| (name.as_str(), model))
@@ -161,8 +185,22 @@ impl Catalogue {
     /// # Errors
     /// One sentence for each model that is wrong, which names it.
     pub fn check(&self, at_provider: impl Fn(&str, &Model) -> Result<(), String>) -> Result<(), String> {
-        let wrong: Vec<String> = self.models().filter_map(|(name, model)| fault(name, model, &at_provider)).collect();
+        let own = |(name, model): (&str, &Model)| {
+            fault(name, model, &at_provider)
+                .or_else(|| self.bad_alternative(model).map(|wrong| format!("model {name:?}: {wrong}")))
+        };
+        let wrong: Vec<String> = self.models().filter_map(own).collect();
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+    }
+
+    fn bad_alternative(&self, model: &Model) -> Option<String> {
+        model.alternatives.iter().find_map(|name| match self.models.get(name) {
+            None => Some(format!("its alternative {name:?} is not in the catalogue")),
+            Some(it) if it.provider == model.provider => {
+                Some(format!("its alternative {name:?} is at the same provider"))
+            }
+            Some(_) => None,
+        })
     }
 }
 
@@ -188,6 +226,7 @@ impl Default for Catalogue {
             max_input_images: 1,
             accepts_seed: false,
             offered: true,
+            alternatives: vec![],
             parameters: Map::new(),
         };
         Self::new([("aivideo/paper-boat-1".to_owned(), model)])
@@ -267,6 +306,43 @@ mod tests {
         let image = model(serde_json::json!({ "inputs": ["image"], "provider_model": "x" }))?;
         assert_eq!((image.images(), image.at_provider("boat", Input::Image)), (1..=1, "x"));
         assert_eq!(model(serde_json::json!({ "inputs": ["text"] }))?.images(), 0..=0);
+        Ok(())
+    }
+
+    #[test]
+    fn alternatives_are_elsewhere_and_can_do_it() -> Result<(), serde_json::Error> {
+        let at = |provider: &str, more: Value| {
+            let mut json = serde_json::json!({ "provider": provider });
+            if let (Some(json), Value::Object(more)) = (json.as_object_mut(), more) {
+                json.extend(more);
+            }
+            model(json)
+        };
+        let all = |alternatives: &[&str]| -> Result<Catalogue, serde_json::Error> {
+            Ok(Catalogue::new([
+                ("boat".to_owned(), at("here", serde_json::json!({ "alternatives": alternatives }))?),
+                ("ship".to_owned(), at("there", serde_json::json!({ "max_seconds": 5, "max_input_images": 2 }))?),
+                ("raft".to_owned(), at("afar", serde_json::json!({ "inputs": ["text"] }))?),
+                ("wreck".to_owned(), at("below", serde_json::json!({ "offered": false }))?),
+                ("twin".to_owned(), at("here", serde_json::json!({}))?),
+            ]))
+        };
+        let known = |_: &str, _: &Model| Ok(());
+        let catalogue = all(&["raft", "wreck", "ship"])?;
+        assert_eq!(catalogue.check(known), Ok(()));
+        let names = |images, seconds| -> Vec<String> {
+            catalogue.elsewhere("boat", images, seconds).into_iter().map(|it| it.model).collect()
+        };
+        assert_eq!(names(0, 4), ["raft", "ship"]);
+        assert_eq!(names(1, 4), ["ship"], "a raft takes no image");
+        assert_eq!(names(0, 8), ["raft"], "a ship is too short");
+        assert!(names(3, 4).is_empty() && catalogue.elsewhere("ship", 0, 4).is_empty());
+        for (wrong, said) in [("barge", "not in the catalogue"), ("twin", "at the same provider")] {
+            assert!(
+                all(&[wrong])?.check(known).is_err_and(|it| it.contains("\"boat\"") && it.contains(said)),
+                "{wrong}"
+            );
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ mod provider;
 pub use capabilities::{
     CancelKind, Capabilities, ClientReference, Dedupe, LookUp, Output, Progress, Throttle, Usage, WebhookScheme,
 };
-pub use provider::{Callback, CallbackRefused, CreateOrder, FindOrder, GenerationRequest, Provider};
+pub use provider::{Callback, CallbackRefused, CreateOrder, FindOrder, GenerationRequest, Outage, Provider};
 
 use bytes::Bytes;
 pub use domain::outcome::{

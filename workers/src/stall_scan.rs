@@ -75,6 +75,13 @@ impl<S: Stalled> StallScan<S> {
     /// A sentence; what was repaired until then stays repaired.
     pub async fn scan(&self) -> Result<usize, String> {
         let slack = Duration::from_millis(self.config.slack_ms);
+        match self.store.match_callbacks(self.config.batch).await {
+            Ok(0) => {}
+            Ok(matched) => tracing::info!(matched, "callbacks of attempts that had not been known are applied"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "kept callbacks can not be looked at");
+            }
+        }
         let mut repairs = 0;
         for StalledTask { task, round } in self.stalled.stalled(slack, self.config.batch).await? {
             match self.store.wake(task, round).await {

@@ -9,7 +9,7 @@ use async_graphql::{Context, Error, ID, InputObject};
 use domain::id::{AccountId, AssetId, TaskId, TenantId};
 use domain::money::Credits;
 use domain::process::Policy;
-use domain::task::{Order, Work};
+use domain::task::{Order, Place, Work};
 use domain::time::{Timestamp, seconds};
 use std::collections::HashSet;
 use workers::catalogue::Model;
@@ -30,6 +30,10 @@ pub(crate) struct GenerationInput {
     /// Uploaded images of the caller's tenant, as many as the model takes. UUIDs or global ids.
     #[graphql(default)]
     input_asset_ids: Vec<ID>,
+    /// Whether another provider may make it where the model's own one breaks or does not take it, and certainly has not begun.
+    /// The price stays the same.
+    #[graphql(default)]
+    other_providers: bool,
 }
 
 impl GenerationInput {
@@ -38,7 +42,12 @@ impl GenerationInput {
     pub(crate) fn fingerprint(&self) -> Option<[u8; 32]> {
         let assets = asset_ids(&self.input_asset_ids)?;
         let (prompt, model, seconds) = (self.prompt.trim(), &self.model, self.duration_seconds);
-        Some(fingerprint(&serde_json::json!(["submitGeneration/1", prompt, model, seconds, assets])))
+        // Keys from before there was this choice stay what they are.
+        Some(fingerprint(&if self.other_providers {
+            serde_json::json!(["submitGeneration/2", prompt, model, seconds, assets, true])
+        } else {
+            serde_json::json!(["submitGeneration/1", prompt, model, seconds, assets])
+        }))
     }
 }
 
@@ -49,6 +58,7 @@ pub(crate) struct Ordered {
     model: Model,
     duration_seconds: u32,
     assets: Vec<AssetId>,
+    alternatives: Vec<Place>,
     hold: Credits,
 }
 
@@ -94,7 +104,11 @@ impl Ordered {
                 Some("durationSeconds"),
             )));
         };
-        Ok(Ok(Self { prompt, name: input.model, model: model.clone(), duration_seconds, assets, hold }))
+        let images = u32::try_from(assets.len()).unwrap_or(u32::MAX);
+        let alternatives =
+            if input.other_providers { catalogue.elsewhere(&input.model, images, duration_seconds) } else { vec![] };
+        let (name, model) = (input.model, model.clone());
+        Ok(Ok(Self { prompt, name, model, duration_seconds, assets, alternatives, hold }))
     }
 
     /// The order, as of a time by the database's clock.
@@ -114,6 +128,8 @@ impl Ordered {
             give_up_at: now + seconds(policy.max_waiting_seconds),
             retry_of: None,
             work: Work::Generate,
+            seeded: self.model.accepts_seed,
+            alternatives: self.alternatives.clone(),
         }
     }
 }

@@ -39,7 +39,10 @@ async fn k1_a_key_with_another_body_is_refused() -> Result<()> {
     world.grant(world.tenant, 1_000).await?;
     let creator = world.creator()?;
     let first = world.submit(&creator, Some("k"), &input("a boat")).await?;
-    let others = [input("a ship"), json!({"prompt": "a boat", "model": "aivideo/paper-boat-1", "durationSeconds": 5})];
+    let anywhere =
+        json!({"prompt": "a boat", "model": "aivideo/paper-boat-1", "durationSeconds": 4, "otherProviders": true});
+    let longer = json!({"prompt": "a boat", "model": "aivideo/paper-boat-1", "durationSeconds": 5});
+    let others = [input("a ship"), longer, anywhere];
     for other in others {
         let refused = world.submit(&creator, Some("k"), &other).await?;
         assert_eq!(refused["refusal"]["code"], "IDEMPOTENCY_KEY_REUSED");

@@ -4,6 +4,7 @@
 //! connections are closed. A role that ends by itself stops the process: a process that looks alive and does nothing is worse.
 
 mod keys;
+mod outages;
 mod parts;
 mod project;
 mod relay;
@@ -122,7 +123,10 @@ fn stop_on_signal(stop: CancellationToken) -> anyhow::Result<impl Future<Output 
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can not be listened for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can not be listened for")?;
+    // Asks for the catalogue to be read again. A process that has none must not end by it, which it would by default.
+    let hang_up = signal(SignalKind::hangup()).context("SIGHUP can not be listened for")?;
     Ok(async move {
+        let _listened_for = hang_up;
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}

@@ -46,6 +46,8 @@ pub(super) async fn start(
         let known: Vec<_> = MANAGERS.iter().map(|it| it.name()).collect();
         anyhow::bail!("there is no consumer group {unknown}; there are {}", known.join(", "));
     }
+    let outages = super::outages::follow(parts.store.clone(), outside.providers.clone(), parts.stop.clone());
+    supervisor.watch("outages", outages);
     parts.health.not_ready("consumers", "starting");
     let (stop, health, grace) = (parts.stop.clone(), Arc::clone(&parts.health), parts.grace);
     let store = parts.store.clone();

@@ -14,6 +14,7 @@ impl Attempt {
                 provider: provider.clone(),
                 round: 0,
                 job: None,
+                unclear_once: false,
                 orphans: Vec::new(),
             }),
             (Self::Planned(core), Event::SubmissionBegun { round, give_up_at }) => {
@@ -32,6 +33,7 @@ impl Attempt {
             },
             (Self::Submitting { core, .. } | Self::Unclear { core, .. }, Event::Deferred { .. }) => Self::Planned(core),
             (Self::Submitting { core, .. }, Event::AnswerLost { at, next_lookup_at, .. }) => {
+                let core = Core { unclear_once: true, ..core };
                 Self::Unclear { core, since: *at, lookups: 0, absences: 0, next_lookup_at: *next_lookup_at }
             }
             (Self::Unclear { core, since, lookups, absences, .. }, Event::LookedUp { absent, next_lookup_at, .. }) => {

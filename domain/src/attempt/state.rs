@@ -18,6 +18,8 @@ pub struct Core {
     pub round: u32,
     /// The job it works or worked with, once one is known: it stays known when the attempt is over.
     pub job: Option<String>,
+    /// Whether the answer to one of its submissions was ever lost.
+    pub unclear_once: bool,
     /// Jobs found at the provider that carry this attempt's reference but are not the one it works with.
     pub orphans: Vec<String>,
 }

@@ -36,7 +36,9 @@ impl ProcessManager for ApplyCallback {
                 accept(turn, callback.job.clone(), Heard::Callback)?;
                 Ok(Next::Again)
             }
-            Attempt::Running { job, .. } if job == callback.job => Ok(Next::Call(Call::Poll { job })),
+            Attempt::Running { job, polls, .. } if job == callback.job => {
+                Ok(Next::Call(Call::Poll { job, poll: polls }))
+            }
             Attempt::Succeeded { job, .. } if job == callback.job => Err(Declined::stale("the job's end is known")),
             Attempt::Absent | Attempt::Planned(_) => {
                 Err(Declined::stale("nothing was submitted for this attempt in its present round"))
@@ -50,7 +52,7 @@ impl ProcessManager for ApplyCallback {
 
     fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match (call, answer) {
-            (Call::Poll { job }, Answer::Polled(polled)) => conclude_poll(job, polled, turn),
+            (Call::Poll { job, poll }, Answer::Polled(polled)) => conclude_poll(job, Some(*poll), polled, turn),
             (Call::Cancel { .. }, Answer::CancelAsked(_)) => Ok(Next::Done),
             _ => Err(Declined::stale("not the answer to this call")),
         }

@@ -10,6 +10,7 @@
 mod callback;
 mod case;
 mod credits;
+mod elsewhere;
 mod fetch;
 mod groups;
 mod notify;

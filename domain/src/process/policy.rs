@@ -5,7 +5,7 @@ use crate::task::Order;
 use crate::time::{Timestamp, seconds};
 use chrono::TimeDelta;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -34,10 +34,16 @@ pub struct Policy {
     pub absences_needed: u32,
     /// How long a lost answer may stay unclear before a person is asked.
     pub max_unclear_seconds: u64,
-    /// First pause between polls; each further one is half as long again.
+    /// First pause between polls; each further one is twice as long.
     pub poll_first_ms: u64,
     /// Longest pause between polls.
     pub poll_cap_ms: u64,
+    /// Providers that call back when a job ends: polls of their jobs only cover for a callback that got lost.
+    pub calling_back: BTreeSet<String>,
+    /// First pause between polls of a job at a provider that calls back; each further one is twice as long.
+    pub poll_calling_back_first_ms: u64,
+    /// Longest pause between polls of a job at a provider that calls back.
+    pub poll_calling_back_cap_ms: u64,
     /// Shortest pause between two polls of a job, by provider: what a provider asks for goes before the two above.
     pub poll_at_least_ms: BTreeMap<String, u64>,
     /// How long a provider may work on a job.
@@ -59,6 +65,8 @@ pub struct Policy {
     pub max_fetch_delays: u32,
     /// How many attempts a task may have when the provider breaks. More than one costs more than one job.
     pub max_attempts: u32,
+    /// How often in a row no provider may have taken an attempt before the order's alternative is tried instead of waiting on.
+    pub elsewhere_after: u32,
     /// First pause after "not now" (chapter 7.10.4), doubled each time.
     pub backoff_base_ms: u64,
     /// Longest pause after "not now".
@@ -77,8 +85,11 @@ impl Default for Policy {
             settle_delay_ms: 5_000,
             absences_needed: 2,
             max_unclear_seconds: 1_800,
-            poll_first_ms: 2_000,
-            poll_cap_ms: 30_000,
+            poll_first_ms: 5_000,
+            poll_cap_ms: 60_000,
+            calling_back: BTreeSet::new(),
+            poll_calling_back_first_ms: 60_000,
+            poll_calling_back_cap_ms: 240_000,
             poll_at_least_ms: BTreeMap::new(),
             max_running_seconds: 1_800,
             max_waiting_seconds: 3_600,
@@ -89,6 +100,7 @@ impl Default for Policy {
             max_render_delays: 8,
             max_fetch_delays: 8,
             max_attempts: 1,
+            elsewhere_after: 3,
             backoff_base_ms: 5_000,
             backoff_cap_ms: 600_000,
             cancel_rule: CancelRule::Deliver,
@@ -110,6 +122,7 @@ impl Policy {
                 "policy.lease_margin_ms must be at least 2500: a create call may end 2 s late",
             ),
             (self.max_attempts >= 1, "policy.max_attempts must be at least 1"),
+            (self.elsewhere_after >= 1, "policy.elsewhere_after must be at least 1"),
             (self.max_processing_tries >= 1, "policy.max_processing_tries must be at least 1"),
             (
                 self.processing_lease_seconds >= 60,
@@ -119,6 +132,7 @@ impl Policy {
             (self.hold_percent >= 100, "policy.hold_percent must be at least 100: what is not held is not charged"),
             (self.backoff_base_ms >= 1, "policy.backoff_base_ms must be at least 1"),
             (self.poll_first_ms >= 1, "policy.poll_first_ms must be at least 1"),
+            (self.poll_calling_back_first_ms >= 1, "policy.poll_calling_back_first_ms must be at least 1"),
         ];
         rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, rule)| Err((*rule).to_owned()))
     }
@@ -127,7 +141,7 @@ impl Policy {
     /// the same attempt always waits the same time, so that a history can be replayed.
     #[must_use]
     pub fn backoff(&self, n: u32, salt: Uuid) -> TimeDelta {
-        let pause = self.backoff_base_ms.saturating_mul(1 << n.min(20)).min(self.backoff_cap_ms);
+        let pause = doubled(self.backoff_base_ms, n).min(self.backoff_cap_ms);
         millis(pause + spread(salt, n) % (pause / 4 + 1))
     }
 
@@ -147,12 +161,32 @@ impl Policy {
     /// The pause before poll number `n` (from 0) of a job at `provider`.
     #[must_use]
     pub fn poll_pause(&self, provider: &str, n: u32) -> TimeDelta {
-        let mut pause = self.poll_first_ms;
-        for _ in 0..n.min(20) {
-            pause = (pause + pause / 2).min(self.poll_cap_ms);
-        }
-        let at_least = self.poll_at_least_ms.get(provider).copied().unwrap_or(0);
-        millis(pause.min(self.poll_cap_ms).max(at_least))
+        let (first, cap) = if self.calling_back.contains(provider) {
+            (self.poll_calling_back_first_ms, self.poll_calling_back_cap_ms)
+        } else {
+            (self.poll_first_ms, self.poll_cap_ms)
+        };
+        millis(doubled(first, n).min(cap).max(self.poll_floor(provider)))
+    }
+
+    /// The pause before the next look at a job that is being cancelled, after `n` polls.
+    #[must_use]
+    pub fn cancel_pause(&self, provider: &str, n: u32) -> TimeDelta {
+        millis(doubled(self.poll_first_ms, n.min(2)).min(self.poll_cap_ms).max(self.poll_floor(provider)))
+    }
+
+    /// Looks sooner where the job's progress says that it is nearly done: never later than `pause`, and no sooner than a quarter
+    /// of it, for a job that stays at 99 % must not be asked about all the time.
+    #[must_use]
+    pub fn expected_sooner(&self, provider: &str, pause: TimeDelta, age: TimeDelta, percent: Option<u8>) -> TimeDelta {
+        let Some(percent) = percent.filter(|it| (10..=100).contains(it)) else { return pause };
+        let left = age.max(TimeDelta::zero()) * (100 - i32::from(percent)) / i32::from(percent);
+        let floor = millis(self.poll_first_ms.max(self.poll_floor(provider))).max(pause / 4);
+        left.max(floor).min(pause)
+    }
+
+    fn poll_floor(&self, provider: &str) -> u64 {
+        self.poll_at_least_ms.get(provider).copied().unwrap_or(0)
     }
 
     /// When the answer of a create call that starts now counts as lost.
@@ -188,6 +222,10 @@ impl Policy {
 pub fn charge(order: &Order, duration_millis: Option<u64>) -> Credits {
     let started = duration_millis.map_or(u64::from(order.duration_seconds), |millis| millis.div_ceil(1000));
     order.price_per_second.times(started).map_or(order.hold, |price| price.min(order.hold))
+}
+
+const fn doubled(first: u64, n: u32) -> u64 {
+    first.saturating_mul(1 << if n < 20 { n } else { 20 })
 }
 
 pub(super) fn millis(count: u64) -> TimeDelta {

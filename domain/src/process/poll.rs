@@ -23,8 +23,8 @@ impl ProcessManager for PollProvider {
         let Message::PollDue(due) = message else {
             return Err(Declined::stale("not a poll"));
         };
-        let (job, next_poll_at) = match turn.case.attempt.state.clone() {
-            Attempt::Running { job, next_poll_at, .. } => (job, next_poll_at),
+        let (job, poll, next_poll_at) = match turn.case.attempt.state.clone() {
+            Attempt::Running { job, polls, next_poll_at, .. } => (job, polls, next_poll_at),
             // The process that gave it up died before it asked the provider to cancel: the job must not go on costing money.
             Attempt::GivenUp { job: Some(job), .. } if due.version + 1 == turn.case.attempt.version => {
                 return Ok(Next::Call(Call::Cancel { job }));
@@ -39,12 +39,12 @@ impl ProcessManager for PollProvider {
             turn.rearm(message.clone(), next_poll_at);
             return Ok(Next::Done);
         }
-        Ok(Next::Call(Call::Poll { job }))
+        Ok(Next::Call(Call::Poll { job, poll }))
     }
 
     fn conclude(&self, _message: &Message, call: &Call, answer: Answer, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match (call, answer) {
-            (Call::Poll { job }, Answer::Polled(polled)) => conclude_poll(job, polled, turn),
+            (Call::Poll { job, poll }, Answer::Polled(polled)) => conclude_poll(job, Some(*poll), polled, turn),
             (Call::Cancel { job }, Answer::CancelAsked(CancelAsked::Gone))
                 if matches!(turn.case.attempt.state, Attempt::Running { .. }) =>
             {
@@ -58,11 +58,18 @@ impl ProcessManager for PollProvider {
 
 /// The provider confirmed the cancel and forgets the job: nobody will see it as cancelled, so this is its last word.
 pub(super) fn cancel_confirmed(job: &str, turn: &mut Turn<'_>) -> Result<Next, Declined> {
-    conclude_poll(job, Polled::State(JobState::Canceled), turn)
+    conclude_poll(job, None, Polled::State(JobState::Canceled), turn)
 }
 
-/// What an answer about a job leads to, whoever asked.
-pub(super) fn conclude_poll(asked: &str, polled: Polled, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+/// What an answer about a job leads to, whoever asked. `poll` is the number that the question had; none for what is no answer to a
+/// poll. The end of a job is true whenever it is told; that it was not done yet is news only until others have asked again: a
+/// worker that slept must neither put the next poll off nor give the job up.
+pub(super) fn conclude_poll(
+    asked: &str,
+    poll: Option<u32>,
+    polled: Polled,
+    turn: &mut Turn<'_>,
+) -> Result<Next, Declined> {
     let Attempt::Running { job, give_up_at, polls, .. } = turn.case.attempt.state.clone() else {
         return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
     };
@@ -91,6 +98,7 @@ pub(super) fn conclude_poll(asked: &str, polled: Polled, turn: &mut Turn<'_>) ->
             )?;
             Ok(Next::Done)
         }
+        _ if poll.is_some_and(|poll| poll != polls) => Err(Declined::stale("others have asked meanwhile")),
         not_done if turn.now >= give_up_at => give_up(turn, job, &not_done),
         not_done => keep_waiting(turn, job, polls, &not_done),
     }
@@ -109,7 +117,7 @@ fn finished(turn: &mut Turn<'_>) -> Result<(), Declined> {
 fn keep_waiting(turn: &mut Turn<'_>, job: String, polls: u32, answer: &Polled) -> Result<Next, Declined> {
     let (finding, percent, asked) = reading(answer);
     let canceling = matches!(turn.case.task.state, Task::CancelReconciling(_));
-    let pause = turn.poll_pause(if canceling { polls.min(2) } else { polls + 1 });
+    let pause = if canceling { turn.cancel_pause(polls) } else { turn.poll_pause(polls + 1, percent) };
     let pause = asked.map_or(pause, |asked| {
         let asked = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX).min(turn.policy.backoff_cap_ms);
         pause.max(super::policy::millis(asked))
@@ -130,6 +138,15 @@ fn give_up(turn: &mut Turn<'_>, job: String, answer: &Polled) -> Result<Next, De
         // It is not cancelled as long as the provider has not said so: the job may still run, and cost.
         let reason = format!("the cancel of job {job} was never confirmed, last seen {finding}");
         turn.task(task::Command::AskPerson { reason })?;
+    } else if is_riddle(answer) && turn.speaks_for_task() {
+        // It may be done, and paid for, under a word that nobody here knows: it is neither cancelled nor given back on a guess.
+        let waited = turn.policy.max_running_seconds;
+        let core = turn.case.attempt.state.core().map(|core| (core.number, core.provider.clone()));
+        let (number, provider) = core.unwrap_or_default();
+        let reason =
+            format!("job {job} of attempt {number} at {provider} is not done after {waited} s, last seen {finding}");
+        turn.task(task::Command::AskPerson { reason })?;
+        return Ok(Next::Done);
     } else {
         end(
             turn,
@@ -140,6 +157,11 @@ fn give_up(turn: &mut Turn<'_>, job: String, answer: &Polled) -> Result<Next, De
     }
     // So that it does not go on costing money; the task does not wait for it any more, whatever comes of it.
     Ok(Next::Call(Call::Cancel { job }))
+}
+
+/// Whether an answer tells nothing about how the job is doing: a word that we do not know, or a job that the provider does not.
+const fn is_riddle(polled: &Polled) -> bool {
+    matches!(polled, Polled::State(JobState::Unrecognised { .. } | JobState::NotFound))
 }
 
 fn reading(polled: &Polled) -> (String, Option<u8>, Option<Duration>) {

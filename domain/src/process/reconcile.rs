@@ -4,12 +4,16 @@ use super::poll::{cancel_confirmed, conclude_poll};
 use super::submit::{accept, lose_answer, put_off};
 use super::turn::{Declined, Turn, too_early};
 use super::{Next, ProcessManager};
-use crate::attempt::{self, Attempt, Heard};
+use crate::attempt::{self, Attempt, Core, Heard};
 use crate::message::Message;
 use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, CancelAsked, Found};
 use crate::task::{self, Task};
-use crate::time::seconds;
+use crate::time::{Timestamp, seconds};
+use chrono::SecondsFormat;
+
+/// How many of several jobs are named to a person.
+const NAMED_JOBS: usize = 5;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +38,8 @@ impl ProcessManager for Reconcile {
                 let newest = matches!(message, Message::ReconcileDue(due) if due.version == turn.case.attempt.version);
                 too_early(message, newest, next_lookup_at, turn)
             }
-            Attempt::Unclear { core, lookups, .. } => {
-                Ok(Next::Call(Call::Find { attempt: core.id(), round: core.round, lookup: lookups }))
+            Attempt::Unclear { core, since, lookups, .. } => {
+                Ok(Next::Call(Call::Find { attempt: core.id(), round: core.round, lookup: lookups, since }))
             }
             Attempt::Submitting { give_up_at, .. } if give_up_at > turn.now => {
                 turn.rearm(message.clone(), give_up_at);
@@ -59,29 +63,44 @@ impl ProcessManager for Reconcile {
         match (call, answer) {
             (Call::Find { round, lookup, .. }, Answer::Found(found)) => conclude_find((*round, *lookup), found, turn),
             (Call::Cancel { job }, Answer::CancelAsked(asked)) => conclude_cancel(job, asked, turn),
-            (Call::Poll { job }, Answer::Polled(polled)) => match conclude_poll(job, polled, turn)? {
-                // The cancel has just been asked for: the next poll asks again if it was lost.
-                Next::Call(Call::Cancel { .. }) => Ok(Next::Done),
-                next => Ok(next),
-            },
+            (Call::Poll { job, poll }, Answer::Polled(polled)) => {
+                match conclude_poll(job, Some(*poll), polled, turn)? {
+                    // The cancel has just been asked for: the next poll asks again if it was lost.
+                    Next::Call(Call::Cancel { .. }) => Ok(Next::Done),
+                    next => Ok(next),
+                }
+            }
             _ => Err(Declined::stale("not the answer to this call")),
         }
     }
 }
 
-fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+/// An unclear attempt, as the look-up met it that its answer is about.
+struct Unclear {
+    core: Core,
+    since: Timestamp,
+    lookups: u32,
+    absences: u32,
+}
+
+/// Fencing: two look-ups at the same moment say "absent" once, and one of an earlier round says nothing about this one.
+fn still_asked(asked: (u32, u32), turn: &Turn<'_>) -> Result<Unclear, Declined> {
     let Attempt::Unclear { core, since, lookups, absences, .. } = turn.case.attempt.state.clone() else {
         return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
     };
-    // Two look-ups at the same moment say "absent" once, and one of an earlier round says nothing about this one.
-    if !matches!(found, Found::Job { .. }) && asked != (core.round, lookups) {
+    if asked != (core.round, lookups) {
         return Err(Declined::stale("an older look-up"));
     }
-    if !matches!(found, Found::Job { .. }) && !turn.speaks_for_task() {
+    if !turn.speaks_for_task() {
         return Err(Declined::stale("the task is at another attempt"));
     }
-    match found {
-        Found::Job { job } => {
+    Ok(Unclear { core, since, lookups, absences })
+}
+
+fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result<Next, Declined> {
+    match (found, still_asked(asked, turn)) {
+        // True however late it is told: also where others have taken the job for absent meanwhile, and submitted again.
+        (Found::Job { job }, _) => {
             accept(turn, job, Heard::LookUp)?;
             // A cancel goes on with the job that was found.
             return Ok(if matches!(turn.case.task.state, Task::CancelReconciling(_)) {
@@ -90,23 +109,26 @@ fn conclude_find(asked: (u32, u32), found: Found, turn: &mut Turn<'_>) -> Result
                 Next::Done
             });
         }
-        Found::Absent if absences + 1 >= turn.policy.absences_needed || mutant::on(Mutant::OneAbsenceIsEnough) => {
-            put_off(turn, core.round, "known_absent", None)?;
+        (_, Err(declined)) => return Err(declined),
+        (Found::Absent, Ok(it))
+            if it.absences + 1 >= turn.policy.absences_needed || mutant::on(Mutant::OneAbsenceIsEnough) =>
+        {
+            put_off(turn, it.core.round, "known_absent", None)?;
         }
-        Found::Ambiguous { jobs } => {
-            let count = jobs.len();
-            note(turn, false, lookups, format!("{count} jobs carry the reference"))?;
-            ask_person(turn, format!("{count} jobs at the provider carry the reference of attempt {}", core.id()))?;
+        (Found::Absent, Ok(it)) => note(turn, true, it.lookups, "no job carries the reference".to_owned())?,
+        (Found::Ambiguous { jobs }, Ok(it)) => {
+            note(turn, false, it.lookups, format!("{} jobs carry the reference", jobs.len()))?;
+            let jobs = jobs.iter().map(String::as_str).take(NAMED_JOBS).collect::<Vec<_>>().join(", ");
+            ask_person(turn, &it, &format!("several jobs at the provider carry its reference: {jobs}"))?;
         }
-        Found::Impossible => {
-            note(turn, false, lookups, "the provider has no look-up".to_owned())?;
-            ask_person(turn, format!("nobody can look up what became of attempt {}", core.id()))?;
+        (Found::Impossible, Ok(it)) => {
+            note(turn, false, it.lookups, "the provider has no look-up".to_owned())?;
+            ask_person(turn, &it, "nobody can look up what became of it")?;
         }
-        Found::Absent => note(turn, true, lookups, "no job carries the reference".to_owned())?,
-        Found::Inconclusive { cause } => {
-            note(turn, false, lookups, cause)?;
-            if turn.now >= since + seconds(turn.policy.max_unclear_seconds) {
-                ask_person(turn, format!("attempt {} stayed unclear for too long", core.id()))?;
+        (Found::Inconclusive { cause }, Ok(it)) => {
+            note(turn, false, it.lookups, cause.clone())?;
+            if turn.now >= it.since + seconds(turn.policy.max_unclear_seconds) {
+                ask_person(turn, &it, &format!("it stayed unclear for too long, and the last look-up says: {cause}"))?;
             }
         }
     }
@@ -121,18 +143,26 @@ fn note(turn: &mut Turn<'_>, absent: bool, lookups: u32, finding: String) -> Res
     Ok(())
 }
 
-fn ask_person(turn: &mut Turn<'_>, reason: String) -> Result<(), Declined> {
+/// All that an operator needs to find out: which attempt, where, since when, how often it was looked up, and why that is no answer.
+fn ask_person(turn: &mut Turn<'_>, it: &Unclear, why: &str) -> Result<(), Declined> {
+    let Core { provider, number, round, .. } = &it.core;
+    let reason = format!(
+        "attempt {number} ({}) at {provider}: the answer to submission {round} was lost at {}, and after {} look-ups {why}",
+        it.core.id(),
+        it.since.to_rfc3339_opts(SecondsFormat::Secs, true),
+        it.lookups + 1,
+    );
     turn.task(task::Command::AskPerson { reason })?;
     Ok(())
 }
 
 fn conclude_cancel(job: &str, asked: CancelAsked, turn: &mut Turn<'_>) -> Result<Next, Declined> {
-    if !matches!(turn.case.attempt.state, Attempt::Running { .. }) {
+    let Attempt::Running { polls, .. } = turn.case.attempt.state else {
         return Err(Declined::stale(format!("the attempt is {}", turn.case.attempt.state.state().name())));
-    }
+    };
     if asked == CancelAsked::Gone {
         return cancel_confirmed(job, turn);
     }
     // Whatever else it said, only the job's own state tells what came of it.
-    Ok(Next::Call(Call::Poll { job: job.to_owned() }))
+    Ok(Next::Call(Call::Poll { job: job.to_owned(), poll: polls }))
 }

@@ -128,7 +128,7 @@ pub fn resolve_adopt(turn: &mut Turn<'_>, job: String, by: String) -> Result<(),
     turn.attempt(attempt::Command::Accept {
         job,
         how: Heard::Operator { by },
-        next_poll_at: turn.now + turn.poll_pause(0),
+        next_poll_at: turn.now + turn.poll_pause(0, None),
         give_up_at: turn.policy.running_deadline(turn.now),
     })?;
     turn.task(task::Command::Accept)

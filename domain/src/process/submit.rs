@@ -5,13 +5,13 @@
 //! then the answer is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
 
 use super::turn::{Declined, Turn, too_early};
-use super::{Next, ProcessManager};
+use super::{Next, ProcessManager, elsewhere};
 use crate::attempt::{self, Attempt, Heard};
 use crate::id::AttemptId;
 use crate::message::Message;
 use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
-use crate::task::{self, ErrorClass, Live, Order, Task};
+use crate::task::{self, ErrorClass, Task};
 use std::time::Duration;
 
 /// See the module.
@@ -38,7 +38,7 @@ impl ProcessManager for SubmitTask {
             Task::WaitingRetry { live, next_attempt, .. } => {
                 turn.task(task::Command::BeginSubmission { attempt_no: next_attempt })?;
                 if next_attempt != live.attempt_no {
-                    let Live { order: Order { task, provider, .. }, .. } = live;
+                    let (task, provider) = (live.order.task, live.order.place(next_attempt).provider);
                     turn.case.turn_to_new_attempt();
                     turn.attempt(attempt::Command::Plan { task, number: next_attempt, provider })?;
                 }
@@ -107,7 +107,7 @@ pub(super) fn accept(turn: &mut Turn<'_>, job: String, how: Heard) -> Result<(),
     let accepted = turn.attempt(attempt::Command::Accept {
         job: job.clone(),
         how,
-        next_poll_at: now + turn.poll_pause(0),
+        next_poll_at: now + turn.poll_pause(0, None),
         give_up_at: turn.policy.running_deadline(now),
     });
     if accepted.is_err() {
@@ -135,10 +135,29 @@ pub(super) fn put_off(turn: &mut Turn<'_>, round: u32, reason: &str, asked: Opti
         turn.task(task::Command::ConfirmCancel)?;
         return Ok(());
     }
+    if go_elsewhere(turn, reason)? {
+        return Ok(());
+    }
     let salt = turn.case.attempt_id().unwrap_or(AttemptId(uuid::Uuid::nil())).0;
     let retry_at = turn.now + turn.policy.retry_pause(asked, round.saturating_sub(1), salt);
     turn.task(task::Command::Defer { retry_at, reason: reason.to_owned() })?;
     Ok(())
+}
+
+/// Gives the attempt up, which waits to be submitted again, for one at another provider, where the order and the policy want
+/// that. Whether they did.
+fn go_elsewhere(turn: &mut Turn<'_>, reason: &str) -> Result<bool, Declined> {
+    let (Attempt::Planned(core), Task::Submitting(live)) = (&turn.case.attempt.state, &turn.case.task.state) else {
+        return Ok(false);
+    };
+    if !elsewhere::instead_of_waiting(core, live, turn.policy, turn.now) {
+        return Ok(false);
+    }
+    let max_attempts = live.order.attempts(turn.policy.max_attempts);
+    let given_up = format!("{} did not take it ({reason}): the next attempt is made elsewhere", core.provider);
+    turn.attempt(attempt::Command::GiveUp { reason: given_up })?;
+    turn.task(task::Command::Replace { retry_at: turn.now, reason: reason.to_owned(), max_attempts })?;
+    Ok(true)
 }
 
 fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<(), Declined> {
@@ -148,8 +167,14 @@ fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<
         Created::Accepted { job } | Created::DuplicateOf { job } => accept(turn, job, Heard::Answer),
         Created::Throttled { retry_after } => put_off(turn, round, "throttled", retry_after),
         Created::NotSent { .. } => put_off(turn, round, "not_sent", None),
+        Created::Unavailable { retry_after } => put_off(turn, round, "provider_down", Some(retry_after)),
         Created::Unknown { .. } if mutant::on(Mutant::ResubmitUnclear) => put_off(turn, round, "timeout", None),
         Created::Unknown { cause } => lose_answer(turn, round, &cause),
+        // The job of a lost answer may be what used the account up: this round made nothing, and the one before it is as unclear as
+        // it was.
+        Created::Rejected(fault) if fault.class == FaultClass::Account && was_unclear(turn) => {
+            lose_answer(turn, round, "refused for our account, after an answer was lost")
+        }
         Created::Rejected(fault) => {
             let (class, code, message) = described(fault);
             turn.attempt(attempt::Command::Fail {
@@ -163,20 +188,25 @@ fn conclude_create(round: u32, created: Created, turn: &mut Turn<'_>) -> Result<
     }
 }
 
+fn was_unclear(turn: &Turn<'_>) -> bool {
+    turn.case.attempt.state.core().is_some_and(|core| core.unclear_once)
+}
+
 /// The attempt is over without an output. The task goes on to another attempt where the provider broke and the policy allows
 /// one; otherwise it ends: cancelled where the user wanted that, failed where not.
 pub(super) fn end(turn: &mut Turn<'_>, class: ErrorClass, code: String, message: String) -> Result<(), Declined> {
     if !turn.speaks_for_task() {
         return Ok(());
     }
-    let max_attempts = turn.policy.max_attempts;
+    let (policy, now) = (turn.policy, turn.now);
     match &turn.case.task.state {
         Task::CancelReconciling(_) | Task::ManualReview { canceling: true, .. } => {
             turn.task(task::Command::ConfirmCancel)?;
         }
         Task::Submitting(live) | Task::Reconciling(live) | Task::ProviderRunning(live)
-            if class == ErrorClass::Provider && live.attempt_no < max_attempts && turn.now < live.give_up_at =>
+            if elsewhere::after_the_end(class, live, policy, now) =>
         {
+            let max_attempts = live.order.attempts(policy.max_attempts);
             let retry_at = turn.now + turn.policy.backoff(live.attempt_no - 1, live.order.task.0);
             turn.task(task::Command::Replace { retry_at, reason: code, max_attempts })?;
         }

@@ -13,7 +13,7 @@ use crate::message::Message;
 use crate::message::kinds::{AttemptRef, TaskRef};
 use crate::mutant::{self, Mutant};
 use crate::task::{self, State, Task, Work};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, seconds};
 use chrono::TimeDelta;
 
 /// The message was understood, and leads to nothing. Recorded, acknowledged.
@@ -129,11 +129,24 @@ impl<'a> Turn<'a> {
         Self { case, now, policy, changes: Vec::new(), announcements: Vec::new(), notices: Vec::new() }
     }
 
-    /// The pause before poll number `n` (from 0) of the attempt's job.
+    /// The pause before poll number `n` (from 0) of the attempt's job, of which so much is done by the provider's word.
     #[must_use]
-    pub fn poll_pause(&self, n: u32) -> TimeDelta {
-        let provider = self.case.attempt.state.core().map(|core| core.provider.as_str());
-        self.policy.poll_pause(provider.unwrap_or_default(), n)
+    pub fn poll_pause(&self, n: u32, percent: Option<u8>) -> TimeDelta {
+        let pause = self.policy.poll_pause(self.provider(), n);
+        let Attempt::Running { give_up_at, .. } = self.case.attempt.state else { return pause };
+        let age = self.now - (give_up_at - seconds(self.policy.max_running_seconds));
+        self.policy.expected_sooner(self.provider(), pause, age, percent)
+    }
+
+    /// The pause before the next look at a job that is being cancelled, after `n` polls: nobody calls back about a cancel that
+    /// did not come to anything.
+    #[must_use]
+    pub fn cancel_pause(&self, n: u32) -> TimeDelta {
+        self.policy.cancel_pause(self.provider(), n)
+    }
+
+    fn provider(&self) -> &str {
+        self.case.attempt.state.core().map(|core| core.provider.as_str()).unwrap_or_default()
     }
 
     /// Gives the task a command.

@@ -225,9 +225,10 @@ impl Task {
                 return Err(self.refuse(on, "not_canceling", "nobody asked for it to be cancelled"));
             }
             (Self::CancelReconciling(_), Command::DiscardOutput) => Decision::one(Event::CanceledWithOutput {}),
-            (Self::Reconciling(_) | Self::CancelReconciling(_), Command::AskPerson { reason }) => {
-                Decision::one(Event::ReviewRequested { reason })
-            }
+            (
+                Self::Reconciling(_) | Self::CancelReconciling(_) | Self::ProviderRunning(_),
+                Command::AskPerson { reason },
+            ) => Decision::one(Event::ReviewRequested { reason }),
             (Self::Failed { class: known, .. }, Command::Fail { class, .. }) if *known == class => AlreadySo,
             (
                 Self::CancelReconciling(_)

@@ -10,6 +10,7 @@ use serde_json::Value;
 /// Steps from older versions of these events' bodies.
 pub const UPCASTERS: &[Upcaster] = &[
     Upcaster { name: "task.submitted", from: 1, step: submitted_v2 },
+    Upcaster { name: "task.submitted", from: 2, step: submitted_v3 },
     // A task could only succeed with a thumbnail: what was written is a body of version 2 as it is.
     Upcaster { name: "task.succeeded", from: 1, step: std::convert::identity },
 ];
@@ -23,11 +24,21 @@ fn submitted_v2(mut body: Value) -> Value {
     body
 }
 
+/// No order could be carried out elsewhere than where it was given, and whether its requests had a seed is not known: then it
+/// proves nothing.
+fn submitted_v3(mut body: Value) -> Value {
+    if let Some(order) = body.get_mut("order").and_then(Value::as_object_mut) {
+        order.insert("seeded".to_owned(), Value::Bool(false));
+        order.insert("alternatives".to_owned(), Value::Array(Vec::new()));
+    }
+    body
+}
+
 stored_events! {
     /// A task's events. Golden files of every version ever written are in `domain/golden/`.
     Event, upcasters = UPCASTERS, {
         /// The user asked.
-        Submitted = "task.submitted" v 2 {
+        Submitted = "task.submitted" v 3 {
             /// What was ordered.
             order: Order,
         },

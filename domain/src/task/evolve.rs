@@ -154,7 +154,9 @@ impl Task {
                 Self::Canceled(maker.order().clone())
             }
             (Self::CancelReconciling(live), Event::CanceledWithOutput {}) => Self::CanceledWithOutput(live.order),
-            (Self::Reconciling(live), Event::ReviewRequested { .. }) => Self::ManualReview { live, canceling: false },
+            (Self::Reconciling(live) | Self::ProviderRunning(live), Event::ReviewRequested { .. }) => {
+                Self::ManualReview { live, canceling: false }
+            }
             (Self::CancelReconciling(live), Event::ReviewRequested { .. }) => {
                 Self::ManualReview { live, canceling: true }
             }

@@ -10,7 +10,7 @@ mod transitions;
 
 pub use command::Command;
 pub use event::{Event, UPCASTERS};
-pub use order::{Container, Export, ExportSpec, Live, Maker, Order, Work};
+pub use order::{Container, Export, ExportSpec, Live, Maker, Order, Place, Work};
 pub use state::{State, Task, Tries, Video};
 pub use transitions::{On, TRANSITIONS};
 

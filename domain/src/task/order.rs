@@ -37,6 +37,23 @@ pub struct Order {
     pub retry_of: Option<TaskId>,
     /// What is to be done.
     pub work: Work,
+    /// Whether its requests carry a seed that follows from the attempt. Some look-ups know a job again by nothing else, so this is
+    /// fixed with the order, whatever the catalogue says later.
+    pub seeded: bool,
+    /// Where else it may be made, the first first, should an attempt end of which it is certain that nothing runs. Empty: nowhere.
+    pub alternatives: Vec<Place>,
+}
+
+/// A provider, and a model there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Place {
+    /// The provider's stored name.
+    pub provider: String,
+    /// The model, as the catalogue names it.
+    pub model: String,
+    /// See [`Order::seeded`].
+    pub seeded: bool,
 }
 
 /// The kinds of work.
@@ -90,6 +107,31 @@ impl ExportSpec {
 }
 
 impl Order {
+    /// Where attempt number `number` (from 1) is made: here first, then at the alternatives, then from the start.
+    #[must_use]
+    pub fn place(&self, number: u32) -> Place {
+        let places = self.alternatives.len() + 1;
+        let turn = usize::try_from(number.saturating_sub(1)).unwrap_or(0) % places;
+        match turn.checked_sub(1).and_then(|turn| self.alternatives.get(turn)) {
+            Some(place) => place.clone(),
+            None => Place { provider: self.provider.clone(), model: self.model.clone(), seeded: self.seeded },
+        }
+    }
+
+    /// The order as attempt number `number` carries it out: with the provider and the model of its place.
+    #[must_use]
+    pub fn at_attempt(&self, number: u32) -> Self {
+        let Place { provider, model, seeded } = self.place(number);
+        Self { provider, model, seeded, ..self.clone() }
+    }
+
+    /// How many attempts there may be, where one provider gets `max_attempts`: each alternative gets one at least.
+    #[must_use]
+    pub fn attempts(&self, max_attempts: u32) -> u32 {
+        let places = u32::try_from(self.alternatives.len()).unwrap_or(u32::MAX).saturating_add(1);
+        max_attempts.max(places)
+    }
+
     /// The export that is ordered, where it is one.
     #[must_use]
     pub fn export(&self) -> Option<Export> {

@@ -141,5 +141,6 @@ pub const TRANSITIONS: &[Row<State, On>] = &[
     row(State::ManualReview, On::ConfirmCancel, State::Canceled, "a cancel was asked for"),
     row(State::CancelReconciling, On::DiscardOutput, State::CanceledWithOutput, "the product rule drops the output"),
     row(State::Reconciling, On::AskPerson, State::ManualReview, ""),
+    row(State::ProviderRunning, On::AskPerson, State::ManualReview, "the provider says what nobody understands"),
     row(State::CancelReconciling, On::AskPerson, State::ManualReview, ""),
 ];

@@ -126,7 +126,7 @@ fn nothing_said_about_an_older_attempt_moves_the_task() {
         Polled::State(JobState::Succeeded { output_url: String::new(), usage_millis: None }),
         Polled::State(JobState::Failed(fault(FaultClass::Internal))),
     ] {
-        let call = Call::Poll { job: "job-1".to_owned() };
+        let call = Call::Poll { job: "job-1".to_owned(), poll: 0 };
         let due = Message::PollDue(old);
         facts.answer(&PollProvider, &due, &call, Answer::Polled(answer), later(7_305)).0.expect_err("a late answer");
     }
@@ -142,7 +142,7 @@ fn a_second_attempt_at_work_can_not_move_the_task() {
     let first = AttemptId::of(order().task, 1);
     let due = Message::PollDue(AttemptRef { task_id: order().task, attempt_id: first, version: 4 });
     let before = facts.case.task.clone();
-    let call = Call::Poll { job: "job-1".to_owned() };
+    let call = Call::Poll { job: "job-1".to_owned(), poll: 0 };
     let done = JobState::Succeeded { output_url: String::new(), usage_millis: None };
     for state in [done, JobState::Failed(fault(FaultClass::Internal)), JobState::Canceled] {
         let core = Core {
@@ -151,6 +151,7 @@ fn a_second_attempt_at_work_can_not_move_the_task() {
             provider: "replicate".to_owned(),
             round: 1,
             job: None,
+            unclear_once: false,
             orphans: vec![],
         };
         let at_work = Attempt::Running {

@@ -141,7 +141,7 @@ fn running(policy: Policy) -> (World, Message) {
 }
 
 fn poll() -> Call {
-    Call::Poll { job: "job-1".to_owned() }
+    Call::Poll { job: "job-1".to_owned(), poll: 0 }
 }
 
 fn fault() -> ProviderFault {
@@ -275,7 +275,7 @@ proptest! {
                 Message::CallbackReceived(CallbackRef { task_id: order().task, attempt_id: attempt_id(), job: job.clone() });
             world.now = world.now.max(delivery.at);
             let mut call = world.deliver(&callback).ok().flatten();
-            if let Some(Call::Poll { job: asked }) = &call {
+            if let Some(Call::Poll { job: asked, .. }) = &call {
                 prop_assert_eq!(asked, first);
                 call = world.answer(&callback, &poll_of(first), Answer::Polled(Polled::State(succeeded()))).ok().flatten();
             }
@@ -321,7 +321,7 @@ proptest! {
 }
 
 fn poll_of(job: &str) -> Call {
-    Call::Poll { job: job.to_owned() }
+    Call::Poll { job: job.to_owned(), poll: 0 }
 }
 
 /// Every message that a straight life of a task brings about.

@@ -7,7 +7,7 @@ use domain::attempt::Attempt;
 use domain::ledger::Account;
 use domain::money::Credits;
 use domain::stored::{Stored, StoredEvent};
-use domain::task::{Event as TaskEvent, Order, Task};
+use domain::task::{Event as TaskEvent, Order, Place, Task};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -91,12 +91,15 @@ fn every_variant_of_a_body_has_a_golden_file() -> Anyhow {
     };
     let without = TaskEvent::Succeeded { probe: support::probe(), thumbnail: None, charge: Credits(100) };
     let exported = Order { retry_of: Some(support::order().task), ..support::export_order(720) };
+    let elsewhere = Place { provider: "runway".to_owned(), model: "aivideo/paper-boat-2".to_owned(), seeded: true };
+    let anywhere = Order { alternatives: vec![elsewhere], ..support::order() };
     let samples = [
         ("operator", heard(Heard::Operator { by: "op:1".to_owned() }).encode()?),
         ("answer", heard(Heard::Answer).encode()?),
         ("callback", heard(Heard::Callback).encode()?),
         ("no_thumbnail", without.encode()?),
         ("export", TaskEvent::Submitted { order: exported }.encode()?),
+        ("alternatives", TaskEvent::Submitted { order: anywhere }.encode()?),
     ];
     for (variant, sample) in samples {
         compare(&format!("{}+{variant}.v{}.json", sample.name, sample.version), &sample)?;
@@ -112,6 +115,9 @@ fn older_bodies_are_lifted() -> Anyhow {
     let old = |name: &str, body| Stored { name: name.to_owned(), version: 1, body };
     let submitted = TaskEvent::decode(old("task.submitted", read("task.submitted.v1.json")?))?;
     assert_eq!(submitted, TaskEvent::Submitted { order: support::order() }, "an old order is to generate");
+    let second = Stored { version: 2, ..old("task.submitted", read("task.submitted.v2.json")?) };
+    let submitted = TaskEvent::decode(second)?;
+    assert_eq!(submitted, TaskEvent::Submitted { order: support::order() }, "at one provider only");
     let succeeded = TaskEvent::decode(old("task.succeeded", read("task.succeeded.v1.json")?))?;
     assert!(matches!(succeeded, TaskEvent::Succeeded { thumbnail: Some(_), .. }));
     let accepted = domain::attempt::Event::decode(old("attempt.accepted", read("attempt.accepted.v1.json")?))?;

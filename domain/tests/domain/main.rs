@@ -6,6 +6,8 @@ mod diagrams;
 mod facts;
 mod golden;
 mod ledger;
+mod messages;
+mod outages;
 mod outside;
 mod people;
 mod process;

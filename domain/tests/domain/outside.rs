@@ -188,7 +188,7 @@ impl Outside {
         Some(match call {
             Call::Create { attempt, .. } => Answer::Created(self.create(*attempt, luck)),
             Call::Find { attempt, .. } => Answer::Found(self.find(*attempt, luck)),
-            Call::Poll { job } => Answer::Polled(self.poll(job, luck)),
+            Call::Poll { job, .. } => Answer::Polled(self.poll(job, luck)),
             Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, luck)),
             Call::Fetch { key, .. } => Answer::Fetched(match luck.below(6) {
                 5 => Fetched::NotNow { cause: "503".to_owned() },

@@ -43,9 +43,13 @@ fn a_task_is_not_cancelled_while_the_submit_may_be_on_its_way() {
     assert_eq!(call, Call::Cancel { job: "job-1".to_owned() });
     for answer in [CancelAsked::Unknown, CancelAsked::NotFound, CancelAsked::AlreadyEnded, CancelAsked::Requested] {
         let (next, _) = facts.answer(&Reconcile, &due, &call, Answer::CancelAsked(answer), later(4));
-        assert_eq!(next, Ok(Next::Call(Call::Poll { job: "job-1".to_owned() })), "the job's own state decides");
+        assert_eq!(
+            next,
+            Ok(Next::Call(Call::Poll { job: "job-1".to_owned(), poll: 0 })),
+            "the job's own state decides"
+        );
     }
-    let poll = Call::Poll { job: "job-1".to_owned() };
+    let poll = Call::Poll { job: "job-1".to_owned(), poll: 0 };
     let canceled = Answer::Polled(Polled::State(JobState::Canceled));
     facts.answer(&Reconcile, &due, &poll, canceled, later(5)).0.expect("confirmed");
     assert_eq!(facts.states(), (State::Canceled, attempt::State::Canceled));
@@ -71,7 +75,7 @@ fn a_cancelled_task_hears_late_news_and_stays_cancelled() {
     let before = facts.case.task.clone();
     let due = Message::PollDue(facts.about());
     let done = JobState::Succeeded { output_url: String::new(), usage_millis: None };
-    let call = Call::Poll { job: "job-1".to_owned() };
+    let call = Call::Poll { job: "job-1".to_owned(), poll: 0 };
     let late = facts.answer(&PollProvider, &due, &call, Answer::Polled(Polled::State(done)), later(61));
     late.0.expect_err("terminal stays terminal");
     assert_eq!(facts.case.task, before);

@@ -25,6 +25,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("generation_requests", "SI", "c"),
     ("uploads", "SI", "S"),
     ("provider_callbacks", "SID", "S"),
+    ("unmatched_callbacks", "SID", "S"),
+    ("provider_outages", "SIUD", "S"),
     ("notifications", "SID", "S"),
     ("repairs", "SID", "S"),
     ("projection_checkpoints", "SIU", "S"),

@@ -9,6 +9,7 @@ mod execute;
 mod history;
 mod kill;
 mod log;
+mod pauses;
 mod pool;
 mod resets;
 mod retention;

@@ -257,14 +257,41 @@ async fn statuses_say_what_to_do() -> Result<()> {
     let with =
         |status: &str, body: &str| format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let xml = "<Error><Code>AccessDenied</Code><Message>Request has Expired</Message></Error>";
-    for (status, body) in [("403", ""), ("410", ""), ("400", xml), ("404", "link expired"), ("401", "token EXPIRED")] {
+    for (status, body) in [("401", ""), ("403", ""), ("404", ""), ("410", ""), ("400", xml), ("404", "link expired")] {
         assert_eq!(failure(with(status, body)).await?, TransferError::Expired, "{status}");
     }
     for status in ["429", "408", "500", "502", "503", "504", "202", "206", "204"] {
         assert!(is_transient(&failure(with(status, "")).await?), "{status}");
     }
-    for status in ["400", "401", "404", "405", "416", "451"] {
+    for status in ["400", "405", "416", "451"] {
         assert!(is_permanent(&failure(with(status, "gone")).await?), "{status}");
+    }
+    Ok(())
+}
+
+/// D5: what was cut is fetched anew, from its first byte. Nothing is asked for that a server could answer from another place, or
+/// from another version of the file.
+#[tokio::test]
+async fn d5_a_download_is_never_resumed() -> Result<()> {
+    let content = video_like(100_000);
+    let part = |range: &str| {
+        let head = format!(
+            "HTTP/1.1 206 Partial\r\nContent-Range: {range}\r\nETag: \"other\"\r\nContent-Length: 50000\r\n\r\n"
+        );
+        [head.as_bytes(), &content[50_000..]].concat()
+    };
+    for answer in [part("bytes 50000-99999/100000"), part("bytes 10000-59999/100000")] {
+        assert!(is_transient(&failure(answer).await?), "a part is not the file");
+    }
+    let cut = [b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".as_slice(), &content[..50_000]].concat();
+    let server = Server::saying(cut).await?;
+    let (first, _store) = fetch(&server).await?;
+    assert!(first.is_err_and(|error| is_transient(&error)));
+    let whole = Server::serving(&content).await?;
+    let (again, _store) = fetch(&whole).await?;
+    assert_eq!(again?.sha256, sha256(&content));
+    for request in server.requests().into_iter().chain(whole.requests()) {
+        assert!(!request.contains("\r\nrange:") && !request.contains("if-range"), "{request}");
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ const BATCHES: u32 = 500;
 /// A table, for how many days its rows are kept, and the statement that deletes a batch of what is older.
 type Rule = (&'static str, u16, &'static str);
 
-fn rules(config: &RetentionConfig) -> [Rule; 6] {
+fn rules(config: &RetentionConfig) -> [Rule; 7] {
     [
         (
             "outbox_sent_rest",
@@ -54,6 +54,14 @@ fn rules(config: &RetentionConfig) -> [Rule; 6] {
             "/* retention.prune_callbacks */
              DELETE FROM provider_callbacks WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM provider_callbacks WHERE received_at < statement_timestamp() - make_interval(days => $1)
+                  ORDER BY received_at LIMIT $2))",
+        ),
+        (
+            "unmatched_callbacks",
+            config.callback_days,
+            "/* retention.prune_unmatched_callbacks */
+             DELETE FROM unmatched_callbacks WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM unmatched_callbacks WHERE received_at < statement_timestamp() - make_interval(days => $1)
                   ORDER BY received_at LIMIT $2))",
         ),
         (

@@ -186,6 +186,8 @@ impl World {
             give_up_at: now + Duration::from_secs(3600),
             retry_of: None,
             work,
+            seeded: false,
+            alternatives: vec![],
         };
         let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(task) };
         let submission = Submission { task, prompt: prompt.to_owned() };

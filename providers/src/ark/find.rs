@@ -7,12 +7,14 @@ use super::{Ark, seed};
 use crate::shared::MAX_PAGE_BYTES;
 use chrono::TimeDelta;
 use reqwest::Method;
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use workers::ports::{FindOrder, Found};
 
 pub(super) async fn find(adapter: &Ark, order: &FindOrder) -> Found {
     let inconclusive = |cause: &str| Found::Inconclusive { cause: cause.to_owned() };
     let mut seen = Seen::new(order, adapter.config.clock_slack_s);
+    let mut total = None;
     for number in 1..=adapter.config.find_max_pages {
         let (page, server_now) = match page(adapter, number).await {
             Ok(read) => read,
@@ -21,18 +23,23 @@ pub(super) async fn find(adapter: &Ark, order: &FindOrder) -> Found {
         let retention = i64::try_from(adapter.config.list_retention_s).unwrap_or(i64::MAX);
         seen.is_out_of_reach = order.not_before.timestamp() < server_now.saturating_sub(retention);
         let is_last = page.items.is_empty();
-        let total = page.total;
         seen.take(page.items);
-        // While it is read, new tasks push others onto the next page, and removed ones pull others back: only who has seen as
-        // many as there are has seen all.
-        if u64::try_from(seen.all.len()).unwrap_or(u64::MAX) >= total {
+        // What was found is found; only who found nothing has to have seen all.
+        if let Some(found) = seen.mine() {
+            return found;
+        }
+        // While it is read, new tasks push others onto the next page, and removed ones pull others back, past us.
+        if *total.get_or_insert(page.total) != page.total {
+            return inconclusive("the list has changed while it was read");
+        }
+        if u64::try_from(seen.all.len()).unwrap_or(u64::MAX) >= page.total {
             return seen.verdict();
         }
         if is_last {
-            return seen.matches().unwrap_or_else(|| inconclusive("the list has changed while it was read"));
+            return inconclusive("the list has changed while it was read");
         }
     }
-    seen.matches().unwrap_or_else(|| inconclusive("the list is longer than the page limit"))
+    inconclusive("the list is longer than the page limit")
 }
 
 /// Reads one page; with it comes the time by the provider's clock, in Unix seconds.
@@ -55,9 +62,11 @@ struct Seen<'a> {
     order: &'a FindOrder,
     earliest: i64,
     all: BTreeSet<String>,
-    /// Tasks that look like ours, and whether by their seed.
-    alike: BTreeMap<String, bool>,
-    /// Whether a task that could be ours does not show its seed.
+    /// Tasks with our seed.
+    mine: BTreeSet<String>,
+    /// Tasks that are like ours, where none has a seed of ours.
+    alike: BTreeSet<String>,
+    /// Whether a task may be ours and shows nothing that says so or otherwise.
     has_illegible: bool,
     is_out_of_reach: bool,
 }
@@ -69,49 +78,55 @@ impl<'a> Seen<'a> {
             order,
             earliest: (order.not_before - slack).timestamp(),
             all: BTreeSet::new(),
-            alike: BTreeMap::new(),
+            mine: BTreeSet::new(),
+            alike: BTreeSet::new(),
             has_illegible: false,
             is_out_of_reach: false,
         }
     }
 
-    fn take(&mut self, tasks: Vec<Task>) {
-        let seed = i64::from(seed(self.order.attempt));
-        for task in tasks {
-            let is_young = task.created_at.is_none_or(|created| created >= self.earliest);
-            let is_as_long = task.duration.is_none_or(|it| it == i64::from(self.order.duration_seconds));
-            let is_its_model = task.model.as_ref().is_none_or(|it| *it == self.order.model);
-            if is_young && self.order.accepts_seed && task.seed == Some(seed) {
-                self.alike.insert(task.id.clone(), true);
-            } else if is_young && is_as_long && is_its_model {
-                if !self.order.accepts_seed {
-                    self.alike.insert(task.id.clone(), false);
+    fn take(&mut self, items: Vec<Value>) {
+        let ours = i64::from(seed(self.order.attempt));
+        for item in items {
+            let Some(task) = Task::of_page(item) else {
+                self.has_illegible = true;
+                continue;
+            };
+            if task.created_at().is_none_or(|created| created >= self.earliest) {
+                match (self.order.accepts_seed, task.seed()) {
+                    (true, Some(seed)) if seed == ours => drop(self.mine.insert(task.id.clone())),
+                    // Its own seed says that it is another one's, whatever else it looks like.
+                    (true, Some(_)) => {}
+                    // Names and lengths may be written otherwise than we wrote them: what looks different may be ours all the same.
+                    (true, None) => self.has_illegible = true,
+                    (false, _) if task.is_like(&self.order.model, self.order.duration_seconds) => {
+                        self.alike.insert(task.id.clone());
+                    }
+                    (false, _) => self.has_illegible = true,
                 }
-                self.has_illegible |= task.seed.is_none();
             }
             self.all.insert(task.id);
         }
     }
 
-    /// Everything was read.
+    /// Everything was read, and nothing has our seed.
     fn verdict(self) -> Found {
-        let cause = if self.is_out_of_reach {
-            "the list does not reach back to the task"
-        } else if self.order.accepts_seed && self.has_illegible {
-            "some tasks do not show their seed"
-        } else {
-            return self.matches().unwrap_or(Found::Absent);
+        let cause = match (self.is_out_of_reach, self.has_illegible) {
+            _ if !self.alike.is_empty() => return Found::Ambiguous { jobs: self.alike.into_iter().collect() },
+            (true, _) => "the list does not reach back to the task",
+            (_, true) => "some tasks do not show whose they are",
+            (false, false) => return Found::Absent,
         };
-        self.matches().unwrap_or(Found::Inconclusive { cause: cause.to_owned() })
+        Found::Inconclusive { cause: cause.to_owned() }
     }
 
-    /// What was found, whether or not everything was read.
-    fn matches(&self) -> Option<Found> {
-        let mut jobs = self.alike.iter();
+    /// What has our seed, whether or not everything was read.
+    fn mine(&self) -> Option<Found> {
+        let mut jobs = self.mine.iter();
         match (jobs.next(), jobs.next()) {
             (None, _) => None,
-            (Some((job, true)), None) => Some(Found::Job { job: job.clone() }),
-            _ => Some(Found::Ambiguous { jobs: self.alike.keys().cloned().collect() }),
+            (Some(job), None) => Some(Found::Job { job: job.clone() }),
+            _ => Some(Found::Ambiguous { jobs: self.mine.iter().cloned().collect() }),
         }
     }
 }

@@ -26,14 +26,14 @@ pub(super) struct Task {
     #[serde(default)]
     content: Value,
     #[serde(default)]
-    pub(super) model: Option<String>,
+    model: Value,
     #[serde(default)]
-    pub(super) seed: Option<i64>,
+    seed: Value,
     #[serde(default)]
-    pub(super) duration: Option<i64>,
+    duration: Value,
     /// Unix time in seconds.
     #[serde(default)]
-    pub(super) created_at: Option<i64>,
+    created_at: Value,
 }
 
 /// A page of the list.
@@ -41,20 +41,47 @@ pub(super) struct Task {
 pub(super) struct Page {
     /// How many tasks there are in all.
     pub(super) total: u64,
-    pub(super) items: Vec<Task>,
+    /// Each is read for itself: one that looks odd must not hide the others.
+    pub(super) items: Vec<Value>,
+}
+
+/// A whole number, however it is written.
+fn whole(value: &Value) -> Option<i64> {
+    match value {
+        Value::String(text) => text.trim().parse().ok(),
+        other => other
+            .as_i64()
+            .or_else(|| other.as_f64().filter(|it| it.fract() == 0.0 && it.abs() < 1e15).map(|it| it as i64)),
+    }
 }
 
 impl Task {
+    /// One of a page; `None` where it has no id.
+    pub(super) fn of_page(item: Value) -> Option<Self> {
+        serde_json::from_value(item).ok()
+    }
+
+    pub(super) fn seed(&self) -> Option<i64> {
+        whole(&self.seed)
+    }
+
+    pub(super) fn created_at(&self) -> Option<i64> {
+        whole(&self.created_at)
+    }
+
+    /// Whether it may be a task for this model and length, as far as it says.
+    pub(super) fn is_like(&self, model: &str, seconds: u32) -> bool {
+        whole(&self.duration).is_none_or(|it| it == i64::from(seconds))
+            && self.model.as_str().is_none_or(|it| it == model)
+    }
+
     pub(super) fn state(&self, service: &Service) -> JobState {
         match self.status.as_str() {
             "queued" => JobState::Queued,
             "running" => JobState::Running { percent: None },
             "succeeded" => match self.content.get("video_url").and_then(media_address) {
                 Some(output_url) => JobState::Succeeded { output_url, usage_millis: None },
-                None => {
-                    let said = "the provider says succeeded, but gives no video";
-                    JobState::Failed(service.fault(FaultClass::Internal, "output_missing", said, &[]))
-                }
+                None => JobState::Unrecognised { raw: "succeeded without a video".to_owned() },
             },
             "failed" => {
                 let part = |name: &str| self.error.get(name).and_then(Value::as_str);

@@ -87,6 +87,12 @@ impl PublishedKeys {
         if keys.is_empty() { Err("there is no Ed25519 key among them".to_owned()) } else { Ok(keys) }
     }
 
+    /// Whether there are keys that may be used.
+    pub(super) fn are_known(&self) -> bool {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.fetched.is_some_and(|at| at.elapsed() < self.max_age)
+    }
+
     /// Whether one of the keys made this signature (in hexadecimal digits).
     pub(super) fn have_signed(&self, text: &[u8], signature: &str) -> bool {
         let Some(signature) = hex::decode(signature).ok().and_then(|bytes| Signature::from_slice(&bytes).ok()) else {

@@ -17,11 +17,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 use url::Url;
+use uuid::Uuid;
 use wire::Status;
 use workers::catalogue::{Input, Model};
 use workers::ports::{
     Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
-    FindOrder, Found, JobState, LookUp, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
+    FindOrder, Found, JobState, LookUp, Outage, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
 };
 
 /// The real service.
@@ -124,7 +125,10 @@ impl Fal {
         url.query_pairs_mut().append_pair("fal_webhook", callback.as_str());
         let request = self.service.create(url).json(&body);
         let accepted = |reply: &Reply| wire::accepted(reply).map(|id| model.job(&id));
-        match self.service.send(request, order.timeout).await {
+        let nobodys = Uuid::nil().to_string();
+        let status = self.address(&Job { app: &model.0, id: &nobodys }, Some("status"));
+        let harmless = self.service.request(Method::GET, status);
+        match self.service.send(request, harmless, order.timeout).await {
             Ok(reply) => created(&self.service, order, &reply, accepted, wire::refusal),
             Err(no) => no.into(),
         }
@@ -162,7 +166,7 @@ impl Fal {
         {
             return Polled::State(JobState::Failed(fault));
         }
-        let state = |reply: &Reply| Ok(wire::output(reply, &self.service, usage_millis));
+        let state = |reply: &Reply| wire::output(reply, usage_millis);
         polled(reply, state, |reply| wire::refusal(reply).is_some())
     }
 
@@ -221,6 +225,10 @@ impl Provider for Fal {
         &CAPABILITIES
     }
 
+    fn outage(&self) -> Option<Outage> {
+        self.service.outage()
+    }
+
     fn check_model(&self, name: &str, model: &Model) -> Result<(), String> {
         for input in [Input::Text, Input::Image] {
             let at_provider = model.at_provider(name, input);
@@ -269,6 +277,9 @@ impl Provider for Fal {
         let signature = required("x-fal-webhook-signature")?;
         let seconds = whole_seconds(&timestamp).ok_or(CallbackRefused::Unsigned)?;
         let named = self.callbacks.read(query)?;
+        if !self.keys.are_known() {
+            return Err(CallbackRefused::NoKeys);
+        }
         if !self.keys.have_signed(&signed_text(&request, &user, &timestamp, body), &signature)
             || self.config.user_id.as_ref().is_some_and(|ours| *ours != user)
         {

@@ -1,6 +1,6 @@
 //! The provider's JSON, read leniently.
 
-use crate::shared::{Refusal, Reply, Service, is_job_id, media_address, text};
+use crate::shared::{Refusal, Reply, Service, is_job_id, media_address, not_readable, text};
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -61,17 +61,15 @@ impl Status {
 }
 
 /// The output that a completed request has.
-pub(super) fn output(reply: &Reply, service: &Service, usage_millis: Option<u64>) -> JobState {
-    let body: Value = reply.json().unwrap_or_default();
+pub(super) fn output(reply: &Reply, usage_millis: Option<u64>) -> Result<JobState, String> {
+    // A page of a proxy, or half of the answer: the video may be there.
+    let body: Value = reply.json().ok_or_else(not_readable)?;
     // Where the address is differs between models.
     let places = ["/video/url", "/videos/0/url", "/video_url", "/output/url", "/url"];
-    match places.iter().find_map(|place| media_address(body.pointer(place)?)) {
+    Ok(match places.iter().find_map(|place| media_address(body.pointer(place)?)) {
         Some(output_url) => JobState::Succeeded { output_url, usage_millis },
-        None => {
-            let said = "the provider says completed, but gives no video";
-            JobState::Failed(service.fault(FaultClass::Internal, "output_missing", said, &[]))
-        }
-    }
+        None => JobState::Unrecognised { raw: "completed without a video".to_owned() },
+    })
 }
 
 /// The failure that shows only where the output should be: in fal's own words, and not "still in progress".
@@ -106,10 +104,7 @@ pub(super) struct Told {
     pub(super) status: String,
 }
 
+/// A sentence. What is no text may hold the whole request again, and is left out.
 fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+    value.as_str().unwrap_or_default().to_owned()
 }

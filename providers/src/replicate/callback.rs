@@ -10,7 +10,7 @@ use workers::ports::{Callback, CallbackRefused};
 const MAX_DELIVERY_ID: usize = 200;
 
 pub(super) fn read(
-    key: &SigningKey,
+    keys: &[SigningKey],
     tolerance: Duration,
     header: &dyn Fn(&str) -> Option<String>,
     query: &str,
@@ -27,7 +27,7 @@ pub(super) fn read(
         return Err(CallbackRefused::Unsigned);
     }
     // The raw bytes, as they came: a body that was parsed and written again has another signature.
-    if !key.matches(&delivery, &timestamp, body, &signatures) {
+    if !keys.iter().any(|key| key.matches(&delivery, &timestamp, body, &signatures)) {
         return Err(CallbackRefused::Forged);
     }
     if now.timestamp().abs_diff(seconds) > tolerance.as_secs() {

@@ -18,6 +18,9 @@ pub struct ReplicateConfig {
     pub callback_base_url: String,
     /// The secret that callbacks are signed with, `whsec_…`.
     pub webhook_secret: Secret,
+    /// Secrets that callbacks may still be signed with, before `webhook_secret` became another one.
+    #[serde(default)]
+    pub earlier_webhook_secrets: Vec<Secret>,
     /// Most pages that one look-up reads (100 jobs each). Past it, "nothing found" is no longer an answer.
     #[serde(default = "default_find_max_pages")]
     pub find_max_pages: u32,
@@ -48,6 +51,7 @@ impl ReplicateConfig {
             connection: Connection::new(token),
             callback_base_url,
             webhook_secret,
+            earlier_webhook_secrets: vec![],
             find_max_pages: default_find_max_pages(),
             find_window_s: default_find_window_s(),
             timestamp_tolerance_s: default_timestamp_tolerance_s(),
@@ -66,7 +70,9 @@ impl ReplicateConfig {
         Duration::from_secs(self.timestamp_tolerance_s)
     }
 
-    pub(super) fn signing_key(&self) -> Result<SigningKey, ConfigError> {
-        SigningKey::parse(&self.webhook_secret).map_err(|bad| ConfigError::WebhookSecret(bad.to_string()))
+    /// Each of them is believed.
+    pub(super) fn signing_keys(&self) -> Result<Vec<SigningKey>, ConfigError> {
+        let secrets = std::iter::once(&self.webhook_secret).chain(&self.earlier_webhook_secrets);
+        secrets.map(|it| SigningKey::parse(it).map_err(|bad| ConfigError::WebhookSecret(bad.to_string()))).collect()
     }
 }

@@ -3,6 +3,7 @@
 use super::Replicate;
 use super::wire::{self, CreateBody};
 use crate::shared::{created, request_fields};
+use reqwest::Method;
 use serde_json::json;
 use workers::ports::{CreateOrder, Created, FaultClass, ProviderFault};
 
@@ -27,7 +28,8 @@ pub(super) async fn create(adapter: &Replicate, order: &CreateOrder) -> Created 
     };
     let url = adapter.service.at(&["models", owner, name, "predictions"]);
     let request = adapter.service.create(url).json(&body);
-    match adapter.service.send(request, order.timeout).await {
+    let harmless = adapter.service.request(Method::GET, adapter.service.at(&["predictions", "none"]));
+    match adapter.service.send(request, harmless, order.timeout).await {
         Ok(reply) => created(&adapter.service, order, &reply, wire::accepted, wire::refusal),
         Err(no) => no.into(),
     }

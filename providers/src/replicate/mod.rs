@@ -19,7 +19,7 @@ use url::Url;
 use workers::catalogue::{Input, Model};
 use workers::ports::{
     Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
-    FindOrder, Found, LookUp, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
+    FindOrder, Found, LookUp, Outage, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
 };
 
 /// What Replicate can do.
@@ -44,7 +44,7 @@ pub struct Replicate {
     config: ReplicateConfig,
     service: Service,
     callbacks: CallbackAddress,
-    key: SigningKey,
+    keys: Vec<SigningKey>,
 }
 
 impl Replicate {
@@ -54,10 +54,10 @@ impl Replicate {
     /// [`ConfigError`] names the setting that is wrong, never its value.
     pub fn new(name: &str, config: ReplicateConfig) -> Result<Self, ConfigError> {
         config.check()?;
-        let key = config.signing_key()?;
+        let keys = config.signing_keys()?;
         let callbacks = CallbackAddress::signed_elsewhere(name, &config.callback_base_url)?;
         let service = Service::new(name, &config.connection, config::BASE_URL, "Bearer", &[])?;
-        Ok(Self { config, service, callbacks, key })
+        Ok(Self { config, service, callbacks, keys })
     }
 
     /// The address that the provider calls when the attempt's job ends. It carries our reference: the create reply may be
@@ -82,6 +82,10 @@ impl Provider for Replicate {
 
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.service.outage()
     }
 
     fn check_model(&self, name: &str, model: &Model) -> Result<(), String> {
@@ -117,6 +121,6 @@ impl Provider for Replicate {
         body: &[u8],
         now: Timestamp,
     ) -> Result<Callback, CallbackRefused> {
-        callback::read(&self.key, self.config.timestamp_tolerance(), header, query, body, now)
+        callback::read(&self.keys, self.config.timestamp_tolerance(), header, query, body, now)
     }
 }

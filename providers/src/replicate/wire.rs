@@ -132,11 +132,12 @@ impl Prediction {
     fn succeeded(&self) -> JobState {
         match output_url(&self.output) {
             Some(output_url) => JobState::Succeeded { output_url, usage_millis: self.usage_millis() },
-            None => {
-                let code = if self.data_removed.as_bool() == Some(true) { "output_removed" } else { "output_missing" };
-                let message = "the provider says succeeded, but gives no output".to_owned();
-                JobState::Failed(ProviderFault { class: FaultClass::Internal, code: code.to_owned(), message })
-            }
+            None if self.data_removed.as_bool() == Some(true) => JobState::Failed(ProviderFault {
+                class: FaultClass::Internal,
+                code: "output_removed".to_owned(),
+                message: "the provider says succeeded, and has removed the output".to_owned(),
+            }),
+            None => JobState::Unrecognised { raw: "succeeded without an output".to_owned() },
         }
     }
 

@@ -7,11 +7,13 @@ mod wire;
 
 use crate::shared::{
     CallbackAddress, Callbacks, ConfigError, Connection, MAX_REPLY_BYTES, NoReply, Reply, Service, body_digest,
-    not_readable, polled, request_fields,
+    not_readable, request_fields, text,
 };
+use chrono::{DateTime, TimeDelta, Utc};
 use domain::id::AttemptId;
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
+use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -19,7 +21,7 @@ use wire::Answers;
 use workers::catalogue::Model;
 use workers::ports::{
     Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
-    FindOrder, Found, JobState, LookUp, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
+    FindOrder, Found, JobState, LookUp, Outage, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
 };
 
 /// The real service.
@@ -60,6 +62,15 @@ pub struct RunwareConfig {
     /// Codes that say: the account may not do this.
     #[serde(default = "default_account_codes")]
     pub account_codes: Vec<String>,
+    /// Codes that say: too much at once.
+    #[serde(default = "default_throttle_codes")]
+    pub throttle_codes: Vec<String>,
+    /// Codes that say that the service itself is in trouble: whether it did what it was asked is then unknown.
+    #[serde(default = "default_trouble_codes")]
+    pub trouble_codes: Vec<String>,
+    /// How long a task that was taken may not show when it is asked for, in seconds: until then "there is none" is no answer.
+    #[serde(default = "default_shows_after_s")]
+    pub shows_after_s: u64,
 }
 
 fn default_duplicate_codes() -> Vec<String> {
@@ -72,6 +83,18 @@ fn default_account_codes() -> Vec<String> {
     ["invalidApiKey", "missingApiKey", "insufficientCredits"].map(str::to_owned).to_vec()
 }
 
+fn default_throttle_codes() -> Vec<String> {
+    ["rateLimitExceeded", "tooManyRequests", "concurrencyLimitExceeded"].map(str::to_owned).to_vec()
+}
+fn default_trouble_codes() -> Vec<String> {
+    ["internalServerError", "serverError", "serviceUnavailable", "gatewayTimeout", "timeoutProvider"]
+        .map(str::to_owned)
+        .to_vec()
+}
+const fn default_shows_after_s() -> u64 {
+    120
+}
+
 impl RunwareConfig {
     /// The settings that have no default, and defaults for the rest.
     #[must_use]
@@ -82,6 +105,9 @@ impl RunwareConfig {
             duplicate_codes: default_duplicate_codes(),
             unknown_codes: default_unknown_codes(),
             account_codes: default_account_codes(),
+            throttle_codes: default_throttle_codes(),
+            trouble_codes: default_trouble_codes(),
+            shows_after_s: default_shows_after_s(),
         }
     }
 }
@@ -128,7 +154,7 @@ impl Runware {
             ],
         );
         let request = self.service.create(self.service.at(&[])).json(&[body]);
-        match self.service.send(request, order.timeout).await {
+        match self.service.send(request, self.asked(&task), order.timeout).await {
             Ok(reply) => self.created(order, task, &reply),
             Err(no) => no.into(),
         }
@@ -144,25 +170,32 @@ impl Runware {
         if reply.status.is_success() && answers.answer(&task).is_some() {
             return Created::Accepted { job: task };
         }
-        match answers.error(&task) {
-            Some(error) if self.config.duplicate_codes.contains(&error.code) => Created::DuplicateOf { job: task },
-            Some(_) if status == 429 => Created::Throttled { retry_after: reply.retry_after(None) },
-            Some(error) if status < 500 => {
-                let image = order.request.image_url.as_deref().unwrap_or_default();
-                Created::Rejected(error.fault(
-                    &self.service,
-                    &self.config.account_codes,
-                    &[&order.request.prompt, image],
-                ))
-            }
-            _ => unclear(format!("http {status} without an answer about the task")),
+        let Some(error) = answers.error(&task) else {
+            return unclear(format!("http {status} without an answer about the task"));
+        };
+        let is_in = |codes: &[String]| codes.iter().any(|it| it == error.code());
+        if is_in(&self.config.duplicate_codes) {
+            return Created::DuplicateOf { job: task };
         }
+        if status >= 500 || is_in(&self.config.trouble_codes) {
+            return unclear(format!("http {status} with trouble of the service's own"));
+        }
+        if status == 429 || is_in(&self.config.throttle_codes) {
+            return Created::Throttled { retry_after: reply.retry_after(None) };
+        }
+        let image = order.request.image_url.as_deref().unwrap_or_default();
+        let private = [order.request.prompt.as_str(), image];
+        Created::Rejected(error.fault(&self.service, &self.config.account_codes, &private))
+    }
+
+    /// A request that asks about a task, and changes nothing.
+    fn asked(&self, task: &str) -> RequestBuilder {
+        let body = json!([{ "taskType": "getResponse", "taskUUID": task }]);
+        self.service.request(Method::POST, self.service.at(&[])).json(&body)
     }
 
     async fn response(&self, task: &str) -> Result<Reply, NoReply> {
-        let body = json!([{ "taskType": "getResponse", "taskUUID": task }]);
-        let request = self.service.request(reqwest::Method::POST, self.service.at(&[])).json(&body);
-        self.service.ask(request, MAX_REPLY_BYTES).await
+        self.service.ask(self.asked(task), MAX_REPLY_BYTES).await
     }
 
     async fn find_task(&self, order: &FindOrder) -> Found {
@@ -171,31 +204,43 @@ impl Runware {
             Ok(reply) => reply,
             Err(no) => return Found::Inconclusive { cause: no.cause() },
         };
-        let status = reply.status.as_u16();
-        let answers = reply.json::<Answers>().filter(|_| status < 500 && status != 429);
-        let Some(answers) = answers else {
-            return Found::Inconclusive { cause: format!("http {status}") };
-        };
-        if reply.status.is_success() && answers.answer(&task).is_some() {
-            return Found::Job { job: task };
-        }
-        match answers.error(&task) {
-            // It may still be on its way. That does no harm: what is sent next has the same id, and finds it.
-            Some(error) if self.config.unknown_codes.contains(&error.code) => Found::Absent,
-            _ => Found::Inconclusive { cause: format!("http {status} without an answer about the task") },
+        let inconclusive =
+            |cause: &str| Found::Inconclusive { cause: format!("http {}{cause}", reply.status.as_u16()) };
+        match self.state(&task, &reply) {
+            // It may still be on its way.
+            Ok(JobState::NotFound) if self.may_not_show_yet(order, &reply) => inconclusive(", and it may not show yet"),
+            Ok(JobState::NotFound) => Found::Absent,
+            // Also where it has failed: it was taken.
+            Ok(_) => Found::Job { job: task },
+            Err(_) => inconclusive(" without an answer about the task"),
         }
     }
 
+    fn may_not_show_yet(&self, order: &FindOrder, reply: &Reply) -> bool {
+        let age = DateTime::<Utc>::from(reply.now()) - order.lost_at;
+        age < TimeDelta::seconds(i64::try_from(self.config.shows_after_s).unwrap_or(i64::MAX / 1_000))
+    }
+
+    /// What an answer says of a task, by its codes alone. What is no word about the task itself says nothing: that we ask too often, or
+    /// that our key is not taken, fails no task that works.
     fn state(&self, task: &str, reply: &Reply) -> Result<JobState, String> {
-        let answers: Answers = reply.json().ok_or_else(not_readable)?;
-        if let Some(answer) = answers.answer(task) {
+        let status = reply.status.as_u16();
+        let silent = || if reply.status.is_success() { not_readable() } else { format!("http {status}") };
+        let answers: Answers = reply.json().filter(|_| status < 500 && status != 429).ok_or_else(silent)?;
+        if let Some(answer) = answers.answer(task).filter(|_| reply.status.is_success()) {
             return Ok(answer.state(&self.service));
         }
-        match answers.error(task) {
-            Some(error) if self.config.unknown_codes.contains(&error.code) => Ok(JobState::NotFound),
-            Some(error) => Ok(JobState::Failed(error.failure(&self.service))),
-            None => Err("the answer is not about the task".to_owned()),
+        let error = answers.error(task).ok_or("the answer is not about the task")?;
+        let is_in = |codes: &[String]| codes.iter().any(|it| it == error.code());
+        let config = &self.config;
+        if is_in(&config.unknown_codes) {
+            return Ok(JobState::NotFound);
         }
+        let about_us = [&config.account_codes, &config.throttle_codes, &config.trouble_codes];
+        if !error.is_failure_of(task) || about_us.into_iter().any(|codes| is_in(codes)) {
+            return Err(format!("http {status}, {}", text::code(error.code())));
+        }
+        Ok(JobState::Failed(error.failure(&self.service)))
     }
 }
 
@@ -206,6 +251,10 @@ impl Provider for Runware {
 
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.service.outage()
     }
 
     fn check_model(&self, _name: &str, model: &Model) -> Result<(), String> {
@@ -226,9 +275,14 @@ impl Provider for Runware {
 
     fn poll<'a>(&'a self, job: &'a str) -> BoxFuture<'a, Polled> {
         Box::pin(async move {
-            let reply = self.response(job).await;
-            let is_unknown = |reply: &Reply| self.state(job, reply) == Ok(JobState::NotFound);
-            polled(reply, |reply| self.state(job, reply), is_unknown)
+            let reply = match self.response(job).await {
+                Ok(reply) => reply,
+                Err(no) => return no.into(),
+            };
+            match self.state(job, &reply) {
+                Ok(state) => Polled::State(state),
+                Err(cause) => Polled::Unavailable { cause, retry_after: reply.retry_after(None) },
+            }
         })
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Answers {
 #[derive(Deserialize)]
 pub(super) struct Answer {
     #[serde(rename = "taskUUID", default)]
-    task: String,
+    task: Option<String>,
     #[serde(default)]
     status: Value,
     #[serde(rename = "videoURL", default)]
@@ -32,15 +32,18 @@ pub(super) struct Answer {
 pub(super) struct TaskError {
     #[serde(rename = "taskUUID", default)]
     task: Option<String>,
+    /// `error` where the task itself has failed.
     #[serde(default)]
-    pub(super) code: String,
+    status: Value,
     #[serde(default)]
-    message: String,
+    code: Option<String>,
+    #[serde(default)]
+    message: Option<String>,
 }
 
 impl Answers {
     pub(super) fn answer(&self, task: &str) -> Option<&Answer> {
-        self.data.iter().find(|it| it.task == task)
+        self.data.iter().find(|it| it.task.as_deref() == Some(task))
     }
 
     /// The error about a task. We send one task at a time, so one without an id, alone, is about it as well.
@@ -50,7 +53,18 @@ impl Answers {
             [error] if error.task.is_none() => Some(error),
             _ => None,
         };
-        ours.or(only).filter(|error| !error.code.is_empty())
+        ours.or(only).filter(|error| !error.code().is_empty())
+    }
+}
+
+impl TaskError {
+    pub(super) fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it says that the task has failed, and not that it can not be told about just now.
+    pub(super) fn is_failure_of(&self, task: &str) -> bool {
+        self.task.as_deref() == Some(task) && self.status.as_str() == Some("error")
     }
 }
 
@@ -60,10 +74,7 @@ impl Answer {
             Some("processing") => JobState::Running { percent: None },
             Some("success") => match media_address(&self.video).or_else(|| media_address(&self.media)) {
                 Some(output_url) => JobState::Succeeded { output_url, usage_millis: None },
-                None => {
-                    let said = "the provider says success, but gives no video";
-                    JobState::Failed(service.fault(FaultClass::Internal, "output_missing", said, &[]))
-                }
+                None => JobState::Unrecognised { raw: "success without a video".to_owned() },
             },
             Some("error") => JobState::Failed(service.fault(FaultClass::Internal, "failed", "", &[])),
             Some(other) => JobState::Unrecognised { raw: text::code(other) },
@@ -76,14 +87,14 @@ impl Answer {
 impl TaskError {
     /// As the reason why a task was not taken.
     pub(super) fn fault(&self, service: &Service, account_codes: &[String], private: &[&str]) -> ProviderFault {
-        let is_account = account_codes.contains(&self.code);
+        let is_account = account_codes.iter().any(|it| it == self.code());
         let class = if is_account { FaultClass::Account } else { FaultClass::BadRequest };
-        service.fault(class, &self.code, &self.message, private)
+        service.fault(class, self.code(), self.message.as_deref().unwrap_or_default(), private)
     }
 
     /// As the reason why a task failed that had been taken.
     pub(super) fn failure(&self, service: &Service) -> ProviderFault {
-        service.fault(FaultClass::Internal, &self.code, &self.message, &[])
+        service.fault(FaultClass::Internal, self.code(), self.message.as_deref().unwrap_or_default(), &[])
     }
 }
 

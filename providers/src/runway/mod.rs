@@ -18,7 +18,7 @@ use wire::Task;
 use workers::catalogue::Model;
 use workers::ports::{
     Callback, CallbackRefused, CancelAsked, CancelKind, Capabilities, ClientReference, CreateOrder, Created, Dedupe,
-    FindOrder, Found, JobState, LookUp, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
+    FindOrder, Found, JobState, LookUp, Outage, Output, Polled, Progress, Provider, Throttle, Usage, WebhookScheme,
 };
 
 /// The real service.
@@ -83,7 +83,8 @@ impl Runway {
             ],
         );
         let request = self.service.create(self.service.at(&["v1", path])).json(&body);
-        match self.service.send(request, order.timeout).await {
+        let harmless = self.service.request(Method::GET, self.service.at(&["v1", "organization"]));
+        match self.service.send(request, harmless, order.timeout).await {
             Ok(reply) => created(&self.service, order, &reply, wire::accepted, wire::refusal),
             Err(no) => no.into(),
         }
@@ -100,14 +101,21 @@ impl Runway {
         }
         let Ok(reply) = self.task(Method::GET, id).await else { return CancelAsked::Unknown };
         if is_unknown(&reply) {
-            // An earlier cancel, whose answer was lost.
-            return CancelAsked::Gone;
+            // An earlier cancel whose answer was lost, or a task that does not show yet: only the provider's word ends it.
+            return match self.task(Method::DELETE, id).await {
+                Ok(reply) if reply.status.is_success() => CancelAsked::Gone,
+                Ok(reply) if is_unknown(&reply) => CancelAsked::NotFound,
+                _ => CancelAsked::Unknown,
+            };
         }
         let Some(task) = reply.json::<Task>().filter(|_| reply.status.is_success()) else {
             return CancelAsked::Unknown;
         };
         if task.has_ended() {
             return CancelAsked::AlreadyEnded;
+        }
+        if !task.is_under_way() {
+            return CancelAsked::NotPossible;
         }
         match self.task(Method::DELETE, id).await {
             Ok(reply) if reply.status.is_success() || is_unknown(&reply) => CancelAsked::Gone,
@@ -127,6 +135,10 @@ impl Provider for Runway {
 
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.service.outage()
     }
 
     fn check_model(&self, _name: &str, model: &Model) -> Result<(), String> {

@@ -38,10 +38,7 @@ impl Task {
             "RUNNING" => JobState::Running { percent: self.percent() },
             "SUCCEEDED" => match self.output.get(0).and_then(media_address) {
                 Some(output_url) => JobState::Succeeded { output_url, usage_millis: None },
-                None => {
-                    let said = "the provider says succeeded, but gives no video";
-                    JobState::Failed(service.fault(FaultClass::Internal, "output_missing", said, &[]))
-                }
+                None => JobState::Unrecognised { raw: "succeeded without a video".to_owned() },
             },
             "FAILED" => {
                 let code = self.failure_code.as_deref().unwrap_or("failed");
@@ -55,6 +52,11 @@ impl Task {
             "CANCELLED" => JobState::Canceled,
             other => JobState::Unrecognised { raw: text::code(other) },
         }
+    }
+
+    /// Whether it is known to be on its way: what has another word may be done under it, and deleting it would delete its video.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self.status.as_str(), "PENDING" | "THROTTLED" | "RUNNING")
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -17,7 +17,8 @@ const MIN_SECRET: usize = 16;
 pub(crate) struct CallbackAddress {
     root: Url,
     name: String,
-    secret: Option<Secret>,
+    /// The first makes addresses; all of them are believed. None: the addresses have no key.
+    secrets: Vec<Secret>,
 }
 
 /// What a callback's address names.
@@ -32,16 +33,17 @@ pub(crate) struct Named {
 impl CallbackAddress {
     /// Addresses without a key, for providers that sign for us alone.
     pub(crate) fn signed_elsewhere(name: &str, base: &str) -> Result<Self, ConfigError> {
-        Ok(Self { root: address("callback_base_url", base)?, name: name.to_owned(), secret: None })
+        Ok(Self { root: address("callback_base_url", base)?, name: name.to_owned(), secrets: vec![] })
     }
 
     /// Addresses with a key.
     pub(crate) fn with_key(name: &str, config: &Callbacks) -> Result<Self, ConfigError> {
-        if config.callback_secret.expose().len() < MIN_SECRET {
+        let secrets: Vec<Secret> =
+            std::iter::once(&config.callback_secret).chain(&config.earlier_callback_secrets).cloned().collect();
+        if secrets.iter().any(|secret| secret.expose().len() < MIN_SECRET) {
             return Err(ConfigError::CallbackSecret);
         }
-        let secret = Some(config.callback_secret.clone());
-        Ok(Self { root: address("callback_base_url", &config.callback_base_url)?, name: name.to_owned(), secret })
+        Ok(Self { root: address("callback_base_url", &config.callback_base_url)?, name: name.to_owned(), secrets })
     }
 
     /// The address for an attempt's job. `note` is whatever the adapter needs to know the job by; it is covered by the key.
@@ -53,7 +55,7 @@ impl CallbackAddress {
             if !note.is_empty() {
                 query.append_pair("note", note);
             }
-            if let Some(code) = self.code(attempt, note) {
+            if let Some(code) = self.secrets.first().and_then(|secret| self.code(secret, attempt, note)) {
                 query.append_pair("key", &hex::encode(code.finalize().into_bytes()));
             }
         }
@@ -64,16 +66,19 @@ impl CallbackAddress {
     pub(crate) fn read(&self, query: &str) -> Result<Named, CallbackRefused> {
         let attempt = reference_in_query(query).ok_or(CallbackRefused::Unreadable)?;
         let note = single(query, "note").unwrap_or_default();
-        if let Some(code) = self.code(attempt, &note) {
+        if !self.secrets.is_empty() {
             let key = single(query, "key").ok_or(CallbackRefused::Unsigned)?;
             let key = hex::decode(key).map_err(|_| CallbackRefused::Forged)?;
-            code.verify_slice(&key).map_err(|_| CallbackRefused::Forged)?;
+            let fits = |secret| self.code(secret, attempt, &note).is_some_and(|code| code.verify_slice(&key).is_ok());
+            if !self.secrets.iter().any(fits) {
+                return Err(CallbackRefused::Forged);
+            }
         }
         Ok(Named { attempt, note })
     }
 
-    fn code(&self, attempt: AttemptId, note: &str) -> Option<Hmac<Sha256>> {
-        let mut code = Hmac::<Sha256>::new_from_slice(self.secret.as_ref()?.expose().as_bytes()).ok()?;
+    fn code(&self, secret: &Secret, attempt: AttemptId, note: &str) -> Option<Hmac<Sha256>> {
+        let mut code = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()).ok()?;
         // A line each: no name and no id has a line break, so no two lists of parts read the same.
         code.update(format!("callback/1\n{}\n{attempt}\n{note}", self.name).as_bytes());
         Some(code)
@@ -113,7 +118,30 @@ mod tests {
 
     fn addresses(name: &str, secret: &str) -> Result<CallbackAddress, ConfigError> {
         let callback_base_url = "https://video.example/in".to_owned();
-        CallbackAddress::with_key(name, &Callbacks { callback_base_url, callback_secret: secret.into() })
+        let earlier_callback_secrets = vec![];
+        let config = Callbacks { callback_base_url, callback_secret: secret.into(), earlier_callback_secrets };
+        CallbackAddress::with_key(name, &config)
+    }
+
+    #[test]
+    fn an_earlier_secret_is_believed_and_makes_no_address() -> Result<(), ConfigError> {
+        let config = |secret: &str, earlier: &[&str]| Callbacks {
+            callback_base_url: "https://video.example".to_owned(),
+            callback_secret: secret.into(),
+            earlier_callback_secrets: earlier.iter().map(|it| (*it).into()).collect(),
+        };
+        let (old, new) = ("the first of the secrets", "the second of the secrets");
+        let attempt = AttemptId(Uuid::from_u128(7));
+        let before = CallbackAddress::with_key("ark", &config(old, &[]))?.of(attempt, "");
+        let query = before.query().unwrap_or_default();
+        let rotated = CallbackAddress::with_key("ark", &config(new, &["one that is older still", old]))?;
+        assert!(rotated.read(query).is_ok(), "a job that was begun before still calls back");
+        assert_ne!(rotated.of(attempt, ""), before);
+        let after = CallbackAddress::with_key("ark", &config(new, &[]))?;
+        assert_eq!(after.read(query), Err(CallbackRefused::Forged), "once it is taken out it is worth nothing");
+        let short = CallbackAddress::with_key("ark", &config(new, &["short"]));
+        assert_eq!(short.err(), Some(ConfigError::CallbackSecret));
+        Ok(())
     }
 
     #[test]

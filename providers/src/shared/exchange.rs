@@ -56,12 +56,23 @@ pub(crate) enum NoReply {
     NotSent(&'static str),
     /// It may have left.
     Lost(&'static str),
+    /// It was not sent: the provider fails, and is left alone for so long.
+    LeftAlone(Duration),
 }
 
 impl NoReply {
     pub(crate) fn cause(self) -> String {
         match self {
             Self::NotSent(cause) | Self::Lost(cause) => cause.to_owned(),
+            Self::LeftAlone(_) => "the provider fails, and is left alone for a while".to_owned(),
+        }
+    }
+
+    /// How long nothing will be sent, where that is known.
+    pub(crate) const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::NotSent(_) | Self::Lost(_) => None,
+            Self::LeftAlone(left) => Some(*left),
         }
     }
 }
@@ -84,11 +95,24 @@ pub(crate) async fn exchange(request: RequestBuilder, timeout: Duration, max_byt
     }
 }
 
+/// Our own fault, not the provider's.
+const NOT_BUILT: &str = "the request could not be built";
+pub(crate) const TOO_MANY: &str = "too many requests are on their way already";
+
+/// Why an exchange says that the provider fails; `None` where it says nothing of the kind. Refusals and throttling are answers.
+pub(crate) fn breakdown(exchanged: &Result<Reply, NoReply>) -> Option<&'static str> {
+    match exchanged {
+        Ok(reply) if reply.status.is_server_error() => Some("it answers 5xx"),
+        Ok(_) | Err(NoReply::LeftAlone(_) | NoReply::NotSent(NOT_BUILT | TOO_MANY)) => None,
+        Err(NoReply::NotSent(cause) | NoReply::Lost(cause)) => Some(cause),
+    }
+}
+
 /// Splits a failed send by whether anything may have left. `is_connect` is true for failures of the connector alone (name
 /// look-up, refused, TLS, connect timeout); a reset on an established connection is not among them.
 fn unsent_or_lost(error: &reqwest::Error) -> NoReply {
     if error.is_builder() {
-        NoReply::NotSent("the request could not be built")
+        NoReply::NotSent(NOT_BUILT)
     } else if error.is_connect() {
         NoReply::NotSent(connect_cause(error))
     } else if error.is_timeout() {

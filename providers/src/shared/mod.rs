@@ -1,6 +1,7 @@
 //! What all adapters share: settings, addresses, one HTTP exchange, the rule of what a create call came to, and the care for
 //! what must not show.
 
+mod breaker;
 mod callback_address;
 mod exchange;
 mod fields;
@@ -12,6 +13,7 @@ mod settings;
 mod standard_webhooks;
 pub(crate) mod text;
 
+pub use breaker::BreakerConfig;
 pub use secret::Secret;
 pub use settings::{Callbacks, ConfigError, Connection};
 

@@ -55,7 +55,15 @@ impl From<NoReply> for Created {
         match no {
             NoReply::NotSent(cause) => Self::NotSent { cause: cause.to_owned() },
             NoReply::Lost(cause) => Self::Unknown { cause: cause.to_owned() },
+            NoReply::LeftAlone(retry_after) => Self::Unavailable { retry_after },
         }
+    }
+}
+
+impl From<NoReply> for Polled {
+    fn from(no: NoReply) -> Self {
+        let retry_after = no.retry_after();
+        Self::Unavailable { cause: no.cause(), retry_after }
     }
 }
 
@@ -68,7 +76,7 @@ pub(crate) fn polled(
 ) -> Polled {
     let reply = match reply {
         Ok(reply) => reply,
-        Err(no) => return Polled::Unavailable { cause: no.cause(), retry_after: None },
+        Err(no) => return no.into(),
     };
     if reply.status.is_success() {
         return match state(&reply) {

@@ -1,20 +1,24 @@
 //! A provider's API as an adapter calls it: its address, its credential, its clients, and the faults it tells.
 
-use super::exchange::{Clients, NoReply, Reply, exchange};
+use super::breaker::{Breaker, Gate};
+use super::exchange::{Clients, NoReply, Reply, TOO_MANY, breakdown, exchange};
 use super::settings::{ConfigError, Connection, below};
 use super::text;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use url::Url;
-use workers::ports::{FaultClass, ProviderFault};
+use workers::ports::{FaultClass, Outage, ProviderFault};
 
-/// See the module. Cheap to share; keeps no state between calls but idle connections.
+/// See the module. Cheap to share; keeps no state between calls but idle connections and whether the provider fails.
 pub(crate) struct Service {
     pub(crate) name: String,
     connection: Connection,
     base: Url,
     clients: Clients,
+    breaker: Breaker,
+    room: Semaphore,
 }
 
 impl Service {
@@ -42,7 +46,9 @@ impl Service {
             headers.insert(header, value);
         }
         let clients = Clients::build(&headers, connection.connect_timeout())?;
-        Ok(Self { name: name.to_owned(), connection: connection.clone(), base, clients })
+        let breaker = Breaker::new(name, connection.breaker.clone());
+        let room = Semaphore::new(usize::try_from(connection.max_requests).unwrap_or(Semaphore::MAX_PERMITS));
+        Ok(Self { name: name.to_owned(), connection: connection.clone(), base, clients, breaker, room })
     }
 
     /// An address below the API's root.
@@ -65,14 +71,58 @@ impl Service {
         self.clients.other.request(method, url)
     }
 
-    /// Sends a create request once.
-    pub(crate) async fn send(&self, request: RequestBuilder, timeout: Duration) -> Result<Reply, NoReply> {
-        exchange(request, timeout, super::MAX_REPLY_BYTES).await
+    /// Sends a create request once, if the provider is not known to fail. `harmless` is a request that changes nothing there,
+    /// whatever it is answered: it goes first where nobody knows whether the provider answers again.
+    pub(crate) async fn send(
+        &self,
+        request: RequestBuilder,
+        harmless: RequestBuilder,
+        timeout: Duration,
+    ) -> Result<Reply, NoReply> {
+        let begun = Instant::now();
+        let permit = match self.breaker.gate(begun) {
+            Gate::Pass(permit) => permit,
+            Gate::Shut(left) => return Err(NoReply::LeftAlone(left)),
+            Gate::Look(look) => {
+                // What comes of a create call that fails nobody knows.
+                let patience = self.connection.request_timeout().min(timeout / 2);
+                let seen = self.exchange(harmless, patience, super::MAX_REPLY_BYTES).await;
+                look.settle(breakdown(&seen), Instant::now());
+                match self.breaker.gate(Instant::now()) {
+                    Gate::Pass(permit) => permit,
+                    Gate::Shut(left) => return Err(NoReply::LeftAlone(left)),
+                    Gate::Look(_) => return Err(NoReply::LeftAlone(Duration::from_secs(1))),
+                }
+            }
+        };
+        let exchanged = self.exchange(request, timeout.saturating_sub(begun.elapsed()), super::MAX_REPLY_BYTES).await;
+        permit.settle(breakdown(&exchanged), Instant::now());
+        exchanged
     }
 
-    /// Sends any other request once, in the time that the settings give.
+    /// Sends any other request once, in the time that the settings give, if the provider is not known to fail.
     pub(crate) async fn ask(&self, request: RequestBuilder, max_bytes: usize) -> Result<Reply, NoReply> {
-        exchange(request, self.connection.request_timeout(), max_bytes).await
+        let permit = match self.breaker.gate(Instant::now()) {
+            Gate::Pass(permit) | Gate::Look(permit) => permit,
+            Gate::Shut(left) => return Err(NoReply::LeftAlone(left)),
+        };
+        let exchanged = self.exchange(request, self.connection.request_timeout(), max_bytes).await;
+        permit.settle(breakdown(&exchanged), Instant::now());
+        exchanged
+    }
+
+    /// One exchange, once there is room for it. Waiting for room is part of its time.
+    async fn exchange(&self, request: RequestBuilder, timeout: Duration, max_bytes: usize) -> Result<Reply, NoReply> {
+        let begun = Instant::now();
+        let Ok(Ok(_room)) = tokio::time::timeout(timeout, self.room.acquire()).await else {
+            return Err(NoReply::NotSent(TOO_MANY));
+        };
+        exchange(request, timeout.saturating_sub(begun.elapsed()), max_bytes).await
+    }
+
+    /// Since when and until when the provider is left alone, while it is.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        self.breaker.outage()
     }
 
     /// What the provider said, as a fault. `private` must not show in it, and neither does the token.

@@ -1,6 +1,6 @@
 //! Settings that all adapters have, and what is wrong with them.
 
-use super::Secret;
+use super::{BreakerConfig, Secret};
 use serde::Deserialize;
 use std::time::Duration;
 use url::{Host, Url};
@@ -26,6 +26,12 @@ pub struct Connection {
     /// Lets the token travel over plain HTTP to another machine. Loopback needs no permission.
     #[serde(default)]
     pub allow_plain_http: bool,
+    /// When a provider that fails is left alone.
+    #[serde(default)]
+    pub breaker: BreakerConfig,
+    /// Most requests that are on their way to the provider at once, of this process.
+    #[serde(default = "default_max_requests")]
+    pub max_requests: u32,
 }
 
 const fn default_connect_timeout_ms() -> u64 {
@@ -33,6 +39,9 @@ const fn default_connect_timeout_ms() -> u64 {
 }
 const fn default_request_timeout_ms() -> u64 {
     15_000
+}
+const fn default_max_requests() -> u32 {
+    64
 }
 fn default_moderation_markers() -> Vec<String> {
     ["nsfw", "moderation", "flagged as sensitive", "sensitivecontent", "safety", "content policy", "(e005)"]
@@ -51,6 +60,8 @@ impl Connection {
             request_timeout_ms: default_request_timeout_ms(),
             moderation_markers: default_moderation_markers(),
             allow_plain_http: false,
+            breaker: BreakerConfig::default(),
+            max_requests: default_max_requests(),
         }
     }
 
@@ -64,7 +75,13 @@ impl Connection {
 
     /// The checked address of the API.
     pub(crate) fn base(&self, default: &str) -> Result<Url, ConfigError> {
-        not_zero(&[("connect_timeout_ms", self.connect_timeout_ms), ("request_timeout_ms", self.request_timeout_ms)])?;
+        not_zero(&[
+            ("connect_timeout_ms", self.connect_timeout_ms),
+            ("request_timeout_ms", self.request_timeout_ms),
+            ("breaker.window_ms", self.breaker.window_ms),
+            ("breaker.open_ms", self.breaker.open_ms),
+            ("max_requests", self.max_requests.into()),
+        ])?;
         let base = address("base_url", self.base_url.as_deref().unwrap_or(default))?;
         if base.scheme() == "http" && !self.allow_plain_http && !is_loopback(&base) {
             let why = "plain HTTP would show the token to the network";
@@ -79,9 +96,12 @@ impl Connection {
 pub struct Callbacks {
     /// Our own public address; the provider calls `{this}/callbacks/{name}?ref={attempt}&key={key}`.
     pub callback_base_url: String,
-    /// What the keys in callback addresses are made with, at least 16 characters. Changing it makes the callbacks of running
-    /// jobs unbelievable; polling covers for them.
+    /// What the keys in callback addresses are made with, at least 16 characters. To change it, put the old one into
+    /// `earlier_callback_secrets` until the last job is over whose address was made with it.
     pub callback_secret: Secret,
+    /// Secrets that addresses of running jobs were made with, before `callback_secret` became another one.
+    #[serde(default)]
+    pub earlier_callback_secrets: Vec<Secret>,
 }
 
 /// A setting that can not be used. The value is never part of the text.

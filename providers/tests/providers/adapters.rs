@@ -26,6 +26,14 @@ impl Adapters {
         Ok(Self(Registry::new(&sections)?))
     }
 
+    /// One of them that is left alone when it fails.
+    pub fn with_breaker(kind: &str, origin: &str, breaker: Value) -> anyhow::Result<Arc<dyn Provider>> {
+        let mut settings = settings(kind, origin, "http://127.0.0.1:9")?;
+        settings["breaker"] = breaker;
+        let sections = BTreeMap::from([(kind.to_owned(), serde_json::from_value(settings)?)]);
+        Self(Registry::new(&sections)?).of(kind)
+    }
+
     /// One of them, whose callbacks come to an address.
     pub fn one(kind: &str, origin: &str, callback_base_url: &str) -> anyhow::Result<Arc<dyn Provider>> {
         let sections = BTreeMap::from([(kind.to_owned(), section(kind, origin, callback_base_url)?)]);
@@ -39,9 +47,14 @@ impl Adapters {
 
 /// The settings of a provider, as a configuration file has them.
 fn section(kind: &str, origin: &str, callback_base_url: &str) -> anyhow::Result<ProviderConfig> {
+    Ok(serde_json::from_value(settings(kind, origin, callback_base_url)?)?)
+}
+
+fn settings(kind: &str, origin: &str, callback_base_url: &str) -> anyhow::Result<Value> {
     let base = |path: &str| format!("{origin}{path}");
-    let mut settings =
-        json!({ "kind": kind, "token": TOKEN, "connect_timeout_ms": 1_000, "request_timeout_ms": 3_000 });
+    let mut settings = json!({ "kind": kind, "token": TOKEN, "connect_timeout_ms": 1_000, "request_timeout_ms": 3_000,
+                // Failures are asked for here, one after the other.
+                "breaker": { "failure_percent": 101 } });
     let more = match kind {
         "replicate" => json!({
             "base_url": base("/v1"), "callback_base_url": callback_base_url, "webhook_secret": WEBHOOK_SECRET,
@@ -63,7 +76,7 @@ fn section(kind: &str, origin: &str, callback_base_url: &str) -> anyhow::Result<
     if let (Some(settings), Value::Object(more)) = (settings.as_object_mut(), more) {
         settings.extend(more);
     }
-    Ok(serde_json::from_value(settings)?)
+    Ok(settings)
 }
 
 /// A model name and parameters that each provider takes.
@@ -105,6 +118,7 @@ pub fn sought_at(kind: &str, attempt: AttemptId) -> FindOrder {
         accepts_seed: true,
         duration_seconds: 1,
         not_before: chrono::DateTime::from(std::time::SystemTime::now()) - chrono::TimeDelta::seconds(60),
+        lost_at: chrono::DateTime::from_timestamp(1_790_000_000, 0).unwrap_or_default(),
     }
 }
 
@@ -131,5 +145,6 @@ pub fn sought_of(record: &Value) -> FindOrder {
         accepts_seed: record["order"]["accepts_seed"] != json!(false),
         duration_seconds: request.duration_seconds,
         not_before: chrono::DateTime::from_timestamp(1_790_000_000, 0).unwrap_or_default(),
+        lost_at: chrono::DateTime::from_timestamp(1_790_000_060, 0).unwrap_or_default(),
     }
 }

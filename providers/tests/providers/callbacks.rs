@@ -13,6 +13,37 @@ use workers::ports::{Callback, CallbackRefused, Provider};
 
 const KEY: [u8; 24] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23];
 
+#[tokio::test]
+async fn a_secret_that_was_changed_is_believed_until_it_is_taken_out() -> anyhow::Result<()> {
+    let (earlier, attempt) = ([7_u8; 24], attempt());
+    let body = format!(r#"{{"id":"job1","webhook":"https://video.example/callbacks/replicate?ref={attempt}"}}"#);
+    let timestamp = now().timestamp().to_string();
+    let believed = |earlier_secrets: &[&str], key: &[u8]| -> anyhow::Result<_> {
+        let mut config = config("https://api.example/v1", "https://video.example");
+        config.earlier_webhook_secrets = earlier_secrets.iter().map(|it| (*it).into()).collect();
+        let adapter = Replicate::new("replicate", config)?;
+        let signature = sign(key, "msg_1", &timestamp, body.as_bytes())?;
+        let header = |name: &str| match name {
+            "webhook-id" => Some("msg_1".to_owned()),
+            "webhook-timestamp" => Some(timestamp.clone()),
+            "webhook-signature" => Some(signature.clone()),
+            _ => None,
+        };
+        Ok(adapter.callback(&header, &format!("ref={attempt}"), body.as_bytes(), now()).map(|it| it.job))
+    };
+    let secret = format!("whsec_{}", STANDARD.encode(earlier));
+    assert_eq!(believed(&[&secret], &earlier)?, Ok("job1".to_owned()));
+    assert_eq!(believed(&[&secret], &KEY)?, Ok("job1".to_owned()));
+    assert_eq!(believed(&[], &earlier)?, Err(CallbackRefused::Forged));
+    let mut config = config("https://api.example/v1", "https://video.example");
+    config.earlier_webhook_secrets = vec!["whsec_".into()];
+    assert!(
+        matches!(Replicate::new("replicate", config), Err(ConfigError::WebhookSecret(_))),
+        "an empty one signs for all"
+    );
+    Ok(())
+}
+
 /// Signed here independently of the code under test.
 fn sign(key: &[u8], id: &str, timestamp: &str, body: &[u8]) -> anyhow::Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key)?;

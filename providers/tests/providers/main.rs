@@ -7,6 +7,7 @@ mod every_provider;
 mod fal_callbacks;
 mod faults;
 mod find;
+mod outages;
 mod recorded;
 mod simulator;
 mod support;

@@ -34,6 +34,7 @@ pub fn config(base_url: &str, callback_base_url: &str) -> ReplicateConfig {
     config.connection.base_url = Some(base_url.to_owned());
     config.connection.connect_timeout_ms = 1_000;
     config.connection.request_timeout_ms = 3_000;
+    config.connection.breaker = providers::BreakerConfig::never();
     config
 }
 
@@ -62,6 +63,7 @@ pub fn sought(attempt: AttemptId) -> FindOrder {
         accepts_seed: true,
         duration_seconds: 1,
         not_before: chrono::DateTime::from(std::time::SystemTime::now()) - chrono::TimeDelta::seconds(60),
+        lost_at: chrono::DateTime::from_timestamp(1_790_000_000, 0).unwrap_or_default(),
     }
 }
 

@@ -48,7 +48,8 @@ impl Outside {
         Ok(GenerationRequest {
             model: model.at_provider(&order.model, input_of(order)).to_owned(),
             parameters: model.parameters.clone(),
-            accepts_seed: model.accepts_seed,
+            // As the order was made, not as the catalogue is now: a look-up goes by it.
+            accepts_seed: order.seeded,
             prompt: stored.prompt,
             duration_seconds: order.duration_seconds,
             image_url,

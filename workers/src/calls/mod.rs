@@ -7,12 +7,14 @@ mod render;
 
 use crate::catalogue::{Input, SharedCatalogue};
 use crate::ports::{CancelKind, FindOrder, LookUp, Media, ObjectStore, Provider, TransferLimits};
-use domain::outcome::{Answer, Call, CancelAsked, Found, Polled};
+use domain::id::AttemptId;
+use domain::outcome::{Answer, Call, CancelAsked, Found, JobState, Polled, ProviderFault};
 use domain::task::Order;
+use domain::time::Timestamp;
 use eventstore::{CallContext, Caller, Committed, Store};
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,8 +82,8 @@ impl Outside {
         let order = &context.order;
         match call {
             Call::Create { attempt, timeout, .. } => Answer::Created(self.create(*attempt, *timeout, context).await),
-            Call::Find { attempt, .. } => Answer::Found(self.find(*attempt, order).await),
-            Call::Poll { job } => Answer::Polled(self.poll(job, order).await),
+            Call::Find { attempt, since, .. } => Answer::Found(self.find(*attempt, *since, order).await),
+            Call::Poll { job, .. } => Answer::Polled(self.poll(job, order).await),
             Call::Cancel { job } => Answer::CancelAsked(self.cancel(job, order).await),
             Call::Fetch { job, key } => Answer::Fetched(self.fetch(job, key, order).await),
             Call::Process { key, thumbnail_key } => Answer::Processed(self.process(key, thumbnail_key).await),
@@ -93,7 +95,7 @@ impl Outside {
         self.providers.get(order.provider.as_str())
     }
 
-    async fn find(&self, attempt: domain::id::AttemptId, order: &Order) -> Found {
+    async fn find(&self, attempt: AttemptId, lost_at: Timestamp, order: &Order) -> Found {
         let Some(provider) = self.provider(order) else {
             return Found::Inconclusive { cause: "the provider is not configured".to_owned() };
         };
@@ -108,9 +110,10 @@ impl Outside {
         let find = FindOrder {
             attempt,
             model: model.at_provider(&order.model, input_of(order)).to_owned(),
-            accepts_seed: model.accepts_seed,
+            accepts_seed: order.seeded,
             duration_seconds: order.duration_seconds,
             not_before: order.submitted_at,
+            lost_at,
         };
         tokio::time::timeout(self.ask_timeout(), provider.find(&find))
             .await
@@ -121,9 +124,25 @@ impl Outside {
         let Some(provider) = self.provider(order) else {
             return Polled::Unavailable { cause: "the provider is not configured".to_owned(), retry_after: None };
         };
-        tokio::time::timeout(self.ask_timeout(), provider.poll(job))
-            .await
-            .unwrap_or_else(|_| Polled::Unavailable { cause: "no answer in time".to_owned(), retry_after: None })
+        let polled = tokio::time::timeout(self.ask_timeout(), provider.poll(job)).await;
+        match polled {
+            Ok(Polled::State(JobState::Failed(fault))) => {
+                Polled::State(JobState::Failed(self.discreet(fault, order).await))
+            }
+            Ok(polled) => polled,
+            Err(_) => Polled::Unavailable { cause: "no answer in time".to_owned(), retry_after: None },
+        }
+    }
+
+    /// A fault becomes a fact for ever. Providers like to quote the prompt, and the adapter of a poll does not know it.
+    async fn discreet(&self, fault: ProviderFault, order: &Order) -> ProviderFault {
+        match self.store.generation_request(order.tenant, order.task).await {
+            Ok(Some(request)) if quotes(&fault.message, &request.prompt) => {
+                ProviderFault { message: "the provider's words quote the request".to_owned(), ..fault }
+            }
+            Ok(_) => fault,
+            Err(_) => ProviderFault { message: "what the provider said could not be checked".to_owned(), ..fault },
+        }
     }
 
     async fn cancel(&self, job: &str, order: &Order) -> CancelAsked {
@@ -139,7 +158,35 @@ impl Outside {
     }
 }
 
+/// Whether a text repeats so much of a prompt that it says something about it.
+fn quotes(text: &str, prompt: &str) -> bool {
+    const RUN: usize = 20;
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (text, prompt): (Vec<char>, Vec<char>) = (plain(text).chars().collect(), plain(prompt).chars().collect());
+    // Shorter ones say nothing about a person.
+    if prompt.len() < 3 {
+        return false;
+    }
+    let run = prompt.len().min(RUN);
+    let runs: HashSet<&[char]> = prompt.windows(run).collect();
+    text.windows(run).any(|it| runs.contains(it))
+}
+
 /// What the video of an order is made from.
 const fn input_of(order: &Order) -> Input {
     if order.input_assets.is_empty() { Input::Text } else { Input::Image }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quotes;
+
+    #[test]
+    fn a_quotation_of_the_prompt_is_seen() {
+        let prompt = "A portrait of Maria Beispiel at her\nkitchen table, raining outside";
+        assert!(quotes(&format!("input '{prompt}' failed"), prompt));
+        assert!(quotes("refused: Maria Beispiel at her kitchen ta... (cut)", prompt), "in part, and over a line break");
+        assert!(quotes("my cat is too odd", "my cat"));
+        assert!(!quotes("CUDA out of memory at her kitchen", prompt) && !quotes("no", "no") && !quotes("", prompt));
+    }
 }

@@ -6,7 +6,7 @@ use domain::id::AttemptId;
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What a provider is asked to make. Loaded from the stored request at the moment of the call; never put in a message.
 #[derive(Clone)]
@@ -49,6 +49,8 @@ pub struct FindOrder {
     pub duration_seconds: u32,
     /// When the task was submitted, by the database's clock: no job of it is older.
     pub not_before: Timestamp,
+    /// Since when nobody knows whether there is a job, by the database's clock: what is not shown at once may be shown by now.
+    pub lost_at: Timestamp,
 }
 
 /// What a callback told, after its signature was checked.
@@ -74,9 +76,23 @@ pub enum CallbackRefused {
     /// Too old, or from the future.
     #[error("the timestamp is outside the accepted window")]
     Stale,
+    /// The keys that it is signed with can not be had just now.
+    #[error("the keys that callbacks are signed with can not be had now")]
+    NoKeys,
     /// Signed, but not a body we can read.
     #[error("the body is not a known callback")]
     Unreadable,
+}
+
+/// A provider that fails, and is left alone by this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Since when, by this machine's clock.
+    pub since: SystemTime,
+    /// When it is looked at again.
+    pub until: SystemTime,
+    /// A short cause without addresses or secrets.
+    pub cause: String,
 }
 
 /// A provider of generations. One implementation per provider's own wire format.
@@ -85,6 +101,10 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
     /// What it can do. The same for the life of the process.
     fn capabilities(&self) -> &Capabilities;
+    /// Whether it fails, and is left alone for a while. A provider that knows of no such state never does.
+    fn outage(&self) -> Option<Outage> {
+        None
+    }
     /// Whether requests for a model can be made from what the catalogue says. `name` is its name there.
     ///
     /// # Errors

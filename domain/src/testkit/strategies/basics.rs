@@ -127,5 +127,7 @@ pub fn usual_order(task: TaskId) -> Order {
         give_up_at: start() + TimeDelta::seconds(3_600),
         retry_of: None,
         work: Work::Generate,
+        seeded: false,
+        alternatives: vec![],
     }
 }
