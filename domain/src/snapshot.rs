@@ -39,7 +39,7 @@ macro_rules! as_it_is_in_json {
     };
 }
 
-as_it_is_in_json!(Task = 1, Attempt = 1);
+as_it_is_in_json!(Task = 2, Attempt = 1);
 
 impl Folded {
     /// The stamp of a category's encoding, see [`Snapshot::SHAPE`].

@@ -34,4 +34,4 @@ pub use execute::{Executed, IdempotencyKey, Request, Submission};
 pub use history::{ArchivedHistory, Difference, History, HistoryError, Moment, Past};
 pub use logged::LoggedEvent;
 pub use request::{StoredRequest, Upload};
-pub use stall::Repair;
+pub use stall::{CalledUp, Repair};

@@ -37,7 +37,7 @@ fn passes(error: &(dyn std::error::Error + 'static)) -> bool {
 /// A "no" to what was asked: an answer, not an error. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, SimpleObject)]
 pub(crate) struct Refusal {
-    /// What to go by. From the input: `INVALID_PROMPT`, `UNKNOWN_MODEL`, `INVALID_DURATION`, `INVALID_INPUT_ASSETS`, `BAD_ID`,
+    /// What to go by. From the input: `INVALID_PROMPT`, `UNKNOWN_MODEL`, `INVALID_DURATION`, `INVALID_INPUT_ASSETS`, `INVALID_PRIORITY`, `BAD_ID`,
     /// `BAD_AMOUNT`, `BAD_IDEMPOTENCY_KEY`, `IDEMPOTENCY_KEY_REUSED`. From the facts: `NOT_FOUND`, `INSUFFICIENT_CREDITS`,
     /// `NOT_FROM_THIS_STATE`, and others as rules are added.
     pub(crate) code: String,

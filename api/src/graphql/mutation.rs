@@ -130,7 +130,7 @@ impl CreatorMutation {
         let executed = state(ctx)?
             .store
             .execute(&request, case, Some(&submission), |turn| {
-                process::submit(turn, ordered.order(task, caller.tenant, turn.now, turn.policy))
+                process::submit(turn, ordered.order(task, (caller.tenant, &caller.subject), turn.now, turn.policy))
             })
             .await;
         answer(ctx, executed)

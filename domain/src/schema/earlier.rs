@@ -5,6 +5,7 @@
 use crate::id::{AccountId, AssetId, TaskId, TenantId};
 use crate::money::Credits;
 use crate::outcome::{Probe, StoredObject};
+use crate::task::Work;
 use crate::time::Timestamp;
 use schemars::{JsonSchema, Schema};
 
@@ -12,6 +13,7 @@ use schemars::{JsonSchema, Schema};
 pub(super) fn schemas() -> Vec<(&'static str, i16, Schema)> {
     vec![
         ("task.submitted", 1, super::of::<SubmittedV1>()),
+        ("task.submitted", 2, super::of::<SubmittedV2>()),
         ("task.succeeded", 1, super::of::<SucceededV1>()),
         ("attempt.accepted", 1, super::of::<AcceptedV1>()),
         ("account.held", 1, super::of::<HeldV1>()),
@@ -21,8 +23,8 @@ pub(super) fn schemas() -> Vec<(&'static str, i16, Schema)> {
 macro_rules! shapes {
     ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $type:ty),* $(,)? })+) => {
         $(
-            $(#[$doc])*
             #[derive(JsonSchema)]
+            $(#[$doc])*
             #[expect(dead_code, reason = "a shape without values")]
             struct $name { $($(#[$fdoc])* $field: $type),* }
         )+
@@ -62,6 +64,45 @@ shapes! {
         submitted_at: Timestamp,
         /// When waiting for a provider to take it ends.
         give_up_at: Timestamp,
+    }
+
+    /// The user asked.
+    SubmittedV2 {
+        /// What was ordered.
+        order: OrderV2,
+    }
+
+    /// What was ordered: fixed when the task is submitted. The prompt is not here: it stays in the stored request.
+    #[schemars(rename = "Order")]
+    OrderV2 {
+        /// The task.
+        task: TaskId,
+        /// Its owner.
+        tenant: TenantId,
+        /// Who pays.
+        account: AccountId,
+        /// The provider that is to do it.
+        provider: String,
+        /// The model at the provider.
+        model: String,
+        /// Length asked for, in seconds.
+        duration_seconds: u32,
+        /// Uploaded input images.
+        input_assets: Vec<AssetId>,
+        /// Where the full request is stored: `generation_request/{task}`.
+        request_ref: String,
+        /// Credits held while it runs: the most it can cost.
+        hold: Credits,
+        /// Credits for each started second of the finished video.
+        price_per_second: Credits,
+        /// When the user asked.
+        submitted_at: Timestamp,
+        /// When waiting for a provider to take it ends.
+        give_up_at: Timestamp,
+        /// The task that this one tries again, where the user asked for that.
+        retry_of: Option<TaskId>,
+        /// What is to be done.
+        work: Work,
     }
 
     /// Everything is ready.

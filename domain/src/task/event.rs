@@ -10,6 +10,7 @@ use serde_json::Value;
 /// Steps from older versions of these events' bodies.
 pub const UPCASTERS: &[Upcaster] = &[
     Upcaster { name: "task.submitted", from: 1, step: submitted_v2 },
+    Upcaster { name: "task.submitted", from: 2, step: submitted_v3 },
     // A task could only succeed with a thumbnail: what was written is a body of version 2 as it is.
     Upcaster { name: "task.succeeded", from: 1, step: std::convert::identity },
 ];
@@ -23,11 +24,20 @@ fn submitted_v2(mut body: Value) -> Value {
     body
 }
 
+/// Who of the tenant asked was in the event's metadata only, and all of a tenant's tasks waited alike.
+fn submitted_v3(mut body: Value) -> Value {
+    if let Some(order) = body.get_mut("order").and_then(Value::as_object_mut) {
+        order.insert("user".to_owned(), Value::from(""));
+        order.insert("priority".to_owned(), Value::from(0));
+    }
+    body
+}
+
 stored_events! {
     /// A task's events. Golden files of every version ever written are in `domain/golden/`.
     Event, upcasters = UPCASTERS, {
         /// The user asked.
-        Submitted = "task.submitted" v 2 {
+        Submitted = "task.submitted" v 3 {
             /// What was ordered.
             order: Order,
         },
@@ -38,7 +48,7 @@ stored_events! {
         },
         /// The provider has the job.
         Accepted = "task.accepted" v 1 {},
-        /// Put off.
+        /// Put off: the provider could not take it, or there was no slot for it.
         Deferred = "task.deferred" v 1 {
             /// When to try again.
             retry_at: Timestamp,
@@ -52,7 +62,7 @@ stored_events! {
             /// Why.
             reason: String,
         },
-        /// A person wants the next try.
+        /// A person wants the next try, or a slot is free for it.
         RetryRequested = "task.retry_requested" v 1 {
             /// Who asked.
             by: String,
