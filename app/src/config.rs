@@ -1,5 +1,6 @@
 //! Configuration: a TOML file, then the environment over it, all typed; unknown keys are refused.
 
+use admission::AdmissionConfig;
 use anyhow::Context;
 use eventstore::DatabaseConfig;
 use eventstore::audit::AuditConfig;
@@ -44,6 +45,9 @@ pub struct Settings {
     /// Limits of outside calls.
     #[serde(default)]
     pub limits: CallLimits,
+    /// Who may submit now: slots, rates, shares.
+    #[serde(default)]
+    pub admission: AdmissionConfig,
     /// The scan for stalled tasks.
     #[serde(default)]
     pub scan: ScanConfig,
@@ -143,6 +147,7 @@ impl Settings {
         self.policy.check()?;
         self.audit.check()?;
         self.retention.check()?;
+        self.admission.check()?;
         if self.catalogue.file.is_some() && self.catalogue.models.is_some() {
             return Err("catalogue.file and catalogue.models are both given: keep the models in one place".to_owned());
         }
@@ -281,6 +286,22 @@ mod tests {
         assert!(error.contains("openssl rand") && !error.contains("hunter"), "{error}");
         let rule = load("[audit]\nseal_seconds = 0\n").expect("it is complete").check().expect_err("never");
         assert!(rule.contains("audit.seal_seconds"), "{rule}");
+    }
+
+    #[test]
+    fn admission_is_read_with_its_names() {
+        let text = "[admission]\nkind = 'redis'\nurl = 'redis://:hunter2@h:6379/0'\n\
+                    [admission.providers]\ndefault = 20\nby = { replicate = 8 }\n\
+                    [admission.provider_rate]\nby = { replicate = { requests = 10, seconds = 1 } }\n\
+                    [admission.weights]\n\"01920000-0000-7000-8000-000000000000\" = 3.0\n";
+        let settings = load(text).expect("it is complete");
+        settings.check().expect("it can work");
+        assert_eq!(settings.admission.providers.by["replicate"], 8);
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        let rule = load("[admission]\nkind = 'redis'\n").expect("it is complete").check().expect_err("no address");
+        assert!(rule.contains("AIVIDEO_ADMISSION__URL"), "{rule}");
+        let error = load("[admission.providers]\nreplicate = 8\n").expect_err("names are under `by`");
+        assert!(error.contains("replicate") && error.contains("by"), "{error}");
     }
 
     #[test]

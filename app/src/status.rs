@@ -2,6 +2,7 @@
 
 use crate::audit::at;
 use crate::config::Settings;
+use admission::{Desk, Kind, WhenDown};
 use eventstore::Store;
 use eventstore::audit::seal_status;
 use projections::horizon::horizon;
@@ -70,6 +71,7 @@ pub async fn print(settings: &Settings) -> anyhow::Result<()> {
     if horizon.hidden > 0 {
         println!("snapshot     {} sessions of other roles can not be seen: grant pg_read_all_stats", horizon.hidden);
     }
+    print_admission(settings).await?;
     print_lag(settings).await;
     store.close().await;
     Ok(())
@@ -104,6 +106,44 @@ async fn print_seals(store: &Store, settings: &Settings) -> anyhow::Result<()> {
     // With a verification key alone this machine is one that only looks.
     if settings.audit.trusted().is_empty() {
         println!("             SEALING IS OFF: no audit.signing_key (AIVIDEO_AUDIT__SIGNING_KEY) is set");
+    }
+    Ok(())
+}
+
+/// Only Redis can be asked from here; each process that counts for itself knows only by itself.
+async fn print_admission(settings: &Settings) -> anyhow::Result<()> {
+    let config = &settings.admission;
+    let desk = Desk::new(config)?;
+    if desk.is_open() {
+        println!("admission    nothing is limited");
+        return Ok(());
+    }
+    if config.kind == Kind::Process {
+        println!("admission    each process counts for itself");
+        return Ok(());
+    }
+    match desk.count().await {
+        Ok(count) => {
+            let providers: Vec<String> =
+                count.providers.iter().map(|(name, held)| format!("{held} at {name}")).collect();
+            println!(
+                "admission    Redis: {} slots held ({}), {} of them kept for tasks that were called; {} tasks wait",
+                count.held,
+                if providers.is_empty() { "none".to_owned() } else { providers.join(", ") },
+                count.called,
+                count.waiting
+            );
+            if count.lost {
+                println!("             its counts are lost: the next worker that runs makes them again");
+            }
+        }
+        Err(error) => {
+            let how = match config.when_down {
+                WhenDown::Admit => "each process admits by its own counts",
+                WhenDown::Wait => "nothing is submitted",
+            };
+            println!("admission    Redis DOES NOT ANSWER ({error}): {how}");
+        }
     }
     Ok(())
 }

@@ -116,6 +116,8 @@ fn order(ids: Ids, tenant: TenantId, now: Timestamp) -> Order {
         submitted_at: now,
         give_up_at: now + seconds(3_600),
         retry_of: None,
+        user: "user".to_owned(),
+        priority: 0,
         work: Work::Generate,
     }
 }

@@ -44,12 +44,13 @@ node_installed() {
     ((${version:-0} >= 18))
 }
 
-# ensure_tools NEED…: installs what is missing of postgres, media, java, maven, node, npm.
+# ensure_tools NEED…: installs what is missing of postgres, redis, media, java, maven, node, npm.
 ensure_tools() {
     local need packages=()
     for need in "$@"; do
         case $need in
             postgres) postgres_binaries "$STATE/postgres" >/dev/null || packages+=(postgresql) ;;
+            redis) redis_binary >/dev/null || packages+=(redis-server) ;;
             media) { has_command ffmpeg "${AIVIDEO_MEDIA__FFMPEG:-}" && has_command ffprobe "${AIVIDEO_MEDIA__FFPROBE:-}"; } ||
                 packages+=(ffmpeg) ;;
             java) java_command >/dev/null || packages+=(java) ;;

@@ -15,6 +15,12 @@ choose_parts() {
     if [[ -n ${DATABASE_URL:-} && -z ${AIVIDEO_DATABASE__URL:-} ]]; then export AIVIDEO_DATABASE__URL=$DATABASE_URL; fi
     if given AIVIDEO_DATABASE__URL DEV_POSTGRES; then SETTING[DEV_POSTGRES]=given; else SETTING[DEV_POSTGRES]=own; fi
     if given AIVIDEO_PROVIDERS__REPLICATE__BASE_URL DEV_SIMULATOR; then SETTING[DEV_SIMULATOR]=given; else SETTING[DEV_SIMULATOR]=own; fi
+    # Who wants each process to count for itself needs none.
+    if given AIVIDEO_ADMISSION__URL DEV_REDIS || [[ ${AIVIDEO_ADMISSION__KIND:-redis} != redis ]]; then
+        SETTING[DEV_REDIS]=given
+    else
+        SETTING[DEV_REDIS]=own
+    fi
     if given AIVIDEO_BROKER__NAME_SERVER DEV_BROKER; then broker=given; fi
     if [[ -n $before && $before != "$broker" ]] && { running broker || running nameserver; }; then
         report broker "changing from $before to $broker: stopping the old one, its messages stay with it"
@@ -23,6 +29,7 @@ choose_parts() {
     fi
     SETTING[DEV_BROKER]=$broker
     running postgres || choose_port POSTGRES
+    running redis || choose_port REDIS
     running simulator || choose_port SIMULATOR
     running service || choose_port SERVICE
     if ! running broker; then
@@ -38,6 +45,7 @@ compose_settings() {
     local key api=127.0.0.1:${SETTING[DEV_SERVICE_PORT]} simulator=127.0.0.1:${SETTING[DEV_SIMULATOR_PORT]}
     keep_or_make DEV_POSTGRES_PASSWORD random_hex 24
     keep_or_make DEV_POSTGRES_SERVICE_PASSWORD random_hex 24
+    keep_or_make DEV_REDIS_PASSWORD random_hex 24
     keep_or_make AIVIDEO_OBJECTS__LINK_SECRET random_hex 32
     keep_or_make AIVIDEO_API__TOKEN_SECRET random_hex 32
     keep_or_make AIVIDEO_PROVIDERS__REPLICATE__TOKEN random_hex 24
@@ -55,6 +63,12 @@ compose_settings() {
     # Of a given database, only who gives it knows the owner.
     if [[ ${SETTING[DEV_POSTGRES]} == own ]]; then
         SETTING[AIVIDEO_DATABASE__OWNER_URL]="postgres://aivideo:${SETTING[DEV_POSTGRES_PASSWORD]}@127.0.0.1:${SETTING[DEV_POSTGRES_PORT]}/aivideo"
+    fi
+    if [[ ${SETTING[DEV_REDIS]} == own ]]; then
+        SETTING[AIVIDEO_ADMISSION__KIND]=redis
+        SETTING[AIVIDEO_ADMISSION__URL]=redis://:${SETTING[DEV_REDIS_PASSWORD]}@127.0.0.1:${SETTING[DEV_REDIS_PORT]}/0
+    elif [[ -n ${AIVIDEO_ADMISSION__URL:-} ]]; then
+        SETTING[AIVIDEO_ADMISSION__KIND]=redis
     fi
     SETTING[AIVIDEO_BROKER__NAME_SERVER]=127.0.0.1:${SETTING[DEV_NAMESERVER_PORT]}
     SETTING[AIVIDEO_OBJECTS__KIND]=folder

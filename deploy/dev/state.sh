@@ -127,7 +127,7 @@ free_block() {
 
 # Every part has its place in a block. The Apache broker also opens its port minus 2 (fast remoting) and plus 1
 # (replication), so its neighbours stay empty.
-declare -rA PORT_OFFSET=([POSTGRES]=0 [SIMULATOR]=1 [SERVICE]=2 [NAMESERVER]=3 [BROKER]=7)
+declare -rA PORT_OFFSET=([POSTGRES]=0 [SIMULATOR]=1 [SERVICE]=2 [NAMESERVER]=3 [REDIS]=4 [BROKER]=7)
 
 # Keeps a part's port from the last start; takes another when a stranger sits on it. Call only while the part is down.
 choose_port() {

@@ -33,7 +33,7 @@ clean_up_tests() {
 
 prepare_tests() {
     need_cargo
-    ensure_tools postgres media java maven
+    ensure_tools postgres redis media java maven
     apache_fetched || fetch_apache
     fetch_node_packages
 }

@@ -14,14 +14,16 @@ use crate::transaction::{Session, Tx};
 use domain::id::CausationId;
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call};
-use domain::process::{Case, CaseKey, Declined, Next, ProcessManager, StreamId, Turn, admit, read};
+use domain::process::{
+    Case, CaseKey, Declined, Entry, Next, ProcessManager, Slot, SlotNote, StreamId, Turn, admit, read, slot_note,
+};
 use domain::task::Order;
 use domain::time::Timestamp;
 use rand::RngExt;
 use sha2::{Digest, Sha256};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What an outside call may need to know beside the call itself.
@@ -34,7 +36,7 @@ pub struct CallContext {
     pub decided: Instant,
 }
 
-/// Makes outside calls. It is handed a [`Committed`] call, so nothing is called before its intent is durable.
+/// Makes outside calls, and asks admission. It is handed a [`Committed`] call, so nothing is called before its intent is durable.
 pub trait Caller: Send + Sync {
     /// Makes the call and answers; every failure is an answer.
     fn call<'a>(
@@ -42,6 +44,17 @@ pub trait Caller: Send + Sync {
         call: &'a Committed<Call>,
         context: CallContext,
     ) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+    /// Asks for the slot that a submit needs, before it is decided: no connection to the database is held meanwhile. Asked again
+    /// for the same round, it says the same. Without an admission everybody gets one.
+    fn admit<'a>(&'a self, _slot: &'a Slot) -> Pin<Box<dyn Future<Output = Entry> + Send + 'a>> {
+        Box::pin(std::future::ready(Entry::Granted))
+    }
+
+    /// Told what a turn means for the slot of its attempt, after its commit. It may be lost: the facts say the same.
+    fn noted<'a>(&'a self, _note: &'a SlotNote) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// How often one step is tried when others win the race for its streams.
@@ -78,6 +91,9 @@ struct Handling<'a> {
     envelope: Envelope,
     message: Message,
     payload_hash: [u8; 32],
+    caller: &'a dyn Caller,
+    /// What admission said last, and to what.
+    entry: Mutex<Option<(Slot, Entry)>>,
 }
 
 impl Store {
@@ -96,7 +112,8 @@ impl Store {
             Err(bad) => return self.quarantine(manager.name(), delivery, None, &bad).await,
         };
         let payload_hash = Sha256::digest(&delivery.body).into();
-        let handling = Handling { store: self, manager, delivery, envelope, message, payload_hash };
+        let entry = Mutex::new(None);
+        let handling = Handling { store: self, manager, delivery, envelope, message, payload_hash, caller, entry };
         let mut step = Step::React;
         for _ in 0..STEPS {
             let turned = match handling.persist(&step).await {
@@ -177,6 +194,10 @@ impl Handling<'_> {
                 Err(StoreError::Corrupt(_)) if first => return Err(StoreError::Race.into()),
                 read => read?,
             };
+            if let Some(slot) = self.slot_for(step, &case, now) {
+                // Whether the facts still hold afterwards, the append finds out.
+                self.ask_admission(slot).await;
+            }
             return self.decide(session, step, case, (now, decided), first).await;
         }
         let mut tx = self.store.begin().await?;
@@ -195,7 +216,32 @@ impl Handling<'_> {
             tx.queue_up(&account.into_iter().collect::<Vec<_>>()).await?;
             (case, now) = tx.load(Case::begin(key)).await?;
         }
+        if let Some(slot) = self.slot_for(step, &case, now)
+            && self.known_entry(&slot).is_none()
+        {
+            // Nothing outside is asked in a transaction: this one ends, and the step is tried again with the answer.
+            drop(tx);
+            self.ask_admission(slot).await;
+            return Err(StoreError::Race.into());
+        }
         self.decide(Session::Alone(tx), step, case, (now, decided), false).await
+    }
+
+    /// The slot that has to be asked for, where the message may be believed.
+    fn slot_for(&self, step: &Step, case: &Case, now: Timestamp) -> Option<Slot> {
+        let reacts = !matches!(step, Step::Conclude(_)) && admit(&self.envelope, &self.message, case).is_ok();
+        reacts.then(|| self.manager.needs_slot(&self.message, case, now)).flatten()
+    }
+
+    async fn ask_admission(&self, slot: Slot) {
+        let entry = self.caller.admit(&slot).await;
+        *self.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some((slot, entry));
+    }
+
+    /// What admission said to this very slot.
+    fn known_entry(&self, slot: &Slot) -> Option<Entry> {
+        let last = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(asked, _)| asked == slot).map(|(_, entry)| *entry)
     }
 
     /// Decides and writes. `first`: it is not known whether the message was here before, and an answer counts only if the inbox
@@ -211,7 +257,9 @@ impl Handling<'_> {
         if let Err(bad) = admit(&self.envelope, &self.message, &case) {
             return Err(if first { StoreError::Race.into() } else { StepFault::Bad(bad) });
         }
+        let entry = self.slot_for(step, &case, at.0).and_then(|slot| self.known_entry(&slot));
         let mut turn = Turn::new(case, at.0, &self.store.policy);
+        turn.entry = entry;
         let next = match step {
             Step::React | Step::ReactAgain => self.manager.react(&self.message, &mut turn),
             Step::Conclude(asked) => self.manager.conclude(&self.message, &asked.0, asked.1.clone(), &mut turn),
@@ -228,6 +276,7 @@ impl Handling<'_> {
         first: bool,
     ) -> Result<Turned, StoreError> {
         let meta = Arc::new(self.meta());
+        let note = next.is_ok().then(|| slot_note(&turn)).flatten();
         let (ended, append, order) = match &next {
             Err(declined) => (Some(("declined", Some(declined.to_string()))), Append::empty(meta, now), None),
             Ok(Next::Retry(_)) if first => return Err(StoreError::Race),
@@ -247,6 +296,9 @@ impl Handling<'_> {
             None => Beside::Nothing,
         };
         session.record(append.with(beside)).await?;
+        if let Some(note) = note {
+            self.caller.noted(&note).await;
+        }
         Ok(match (next, order) {
             (Err(_), _) => Turned::Finished(Outcome::Declined),
             (Ok(Next::Done), _) => Turned::Finished(Outcome::Done),

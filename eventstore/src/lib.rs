@@ -39,4 +39,4 @@ pub use history::{ArchivedHistory, Difference, History, HistoryError, Moment, Pa
 pub use logged::LoggedEvent;
 pub use outage::NotedOutage;
 pub use request::{StoredRequest, Upload};
-pub use stall::Repair;
+pub use stall::{CalledUp, Repair};

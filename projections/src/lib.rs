@@ -6,6 +6,7 @@ mod error;
 pub mod finished;
 pub mod fold;
 pub mod horizon;
+pub mod in_flight;
 pub mod live;
 pub mod operations;
 pub mod projector;

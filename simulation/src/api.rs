@@ -278,6 +278,8 @@ impl World {
             submitted_at: at,
             give_up_at,
             retry_of,
+            user: String::new(),
+            priority: 0,
             work,
             seeded: false,
             alternatives: vec![],

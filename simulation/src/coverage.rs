@@ -94,6 +94,7 @@ const fn task_command(event: &task::Event, before: &Task) -> task::On {
         It::Submitted { .. } => On::Submit,
         It::SubmissionBegun { .. } => On::BeginSubmission,
         It::Accepted {} => On::Accept,
+        It::Deferred { .. } if matches!(before, Task::Queued(_) | Task::WaitingRetry { .. }) => On::Wait,
         It::Deferred { .. } => On::Defer,
         It::TrackLost {} => On::LoseTrack,
         It::FetchBegun { .. } => On::BeginFetch,

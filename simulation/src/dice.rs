@@ -58,6 +58,7 @@ faults! {
     NapWithNo = 2_500 "a worker falls asleep with the provider's no in hand",
     Refuse = 350 "the provider refuses the request",
     Throttle = 600 "the provider answers 429",
+    NoSlot = 800 "admission has no slot for a task",
     NeverTaken = 120 "the provider never has room for this one",
     NotSent = 250 "the provider can not be reached",
     DropBefore = 250 "a request is lost on the way",

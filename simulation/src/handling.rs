@@ -9,7 +9,8 @@ use crate::store::{InboxKey, Lock, Refused, TxId, Writes};
 use crate::world::{Step, World};
 use domain::message::{BadMessage, Envelope, Message};
 use domain::outcome::{Answer, Call, Created, Found, Polled};
-use domain::process::{Case, CaseKey, MANAGERS, Next, StreamId, Turn, admit, read};
+use domain::process::{Case, CaseKey, Entry, MANAGERS, Next, StreamId, Turn, Why, admit, read};
+use std::time::Duration;
 
 /// How often one step is tried when others win, how often the record of a call is, and the most steps of a message: as in
 /// `eventstore::consume`.
@@ -195,7 +196,16 @@ impl World {
         let hand = self.handlings[index].as_mut().expect("it goes on");
         let manager = MANAGERS[usize::from(hand.group)];
         let kind = case.task.state.order().map_or(Kind::Nothing, |it| Kind::of(&it.provider));
+        let wanted = match &hand.work {
+            Work::React => manager.needs_slot(&hand.message, &case, at),
+            Work::Conclude(_) => None,
+        };
+        let full = wanted.is_some() && self.dice.strikes(hand.subject, Fault::NoSlot);
         let mut turn = Turn::new(case, at, &self.policy);
+        if full {
+            // The word that would come first when a slot is free is not simulated: what is waited for is the last resort.
+            turn.entry = Some(Entry::Wait { after: Duration::from_secs(60), why: Why::Provider });
+        }
         let next = match &hand.work {
             Work::React => manager.react(&hand.message, &mut turn),
             Work::Conclude(asked) => manager.conclude(&hand.message, &asked.0, asked.1.clone(), &mut turn),

@@ -4,6 +4,7 @@
 //! `cargo test --workspace --test e2e -- apache main_path` runs the scenarios whose names contain all the words: brokers
 //! (embedded, apache), groups (main_path, chaos, pairs), or a whole name.
 
+mod admission;
 mod chaos;
 mod facts;
 mod main_path;
@@ -121,6 +122,12 @@ async fn on(broker: Broker, run: &mut Run) {
         run.scenario(&name("main_path::judged"), 3 * minute, tests::judge(&stack)).await;
         finished(stack, run, before).await;
     }
+    if let Some(stack) = started(&name("admission"), broker, true, run).await {
+        let before = run.failed.len();
+        run.scenario(&name("admission::two_at_once"), 6 * minute, admission::two_at_once(&stack)).await;
+        run.scenario(&name("admission::judged"), 3 * minute, tests::judge(&stack)).await;
+        finished(stack, run, before).await;
+    }
     if let Some(stack) = started(&name("chaos"), broker, true, run).await {
         let before = run.failed.len();
         run.scenario(&name("chaos::fifty_tasks_one_process"), 12 * minute, chaos::one_process(&stack)).await;
@@ -150,7 +157,8 @@ async fn started(name: &str, broker: Broker, service: bool, run: &mut Run) -> Op
         run.filtered += 1;
         return None;
     }
-    match Stack::up(&format!("{}-{group}", broker.word()), broker, service, SETTINGS).await {
+    let limited: &[_] = if group == "admission" { admission::SETTINGS } else { &[] };
+    match Stack::up(&format!("{}-{group}", broker.word()), broker, service, &[SETTINGS, limited].concat()).await {
         Ok(stack) => Some(stack),
         Err(error) => {
             run.fail(&format!("{name}::up"), &format!("{error:#}"));

@@ -18,6 +18,8 @@ pub struct Counters {
     pub accepted: BTreeMap<String, u64>,
     /// Create requests by client reference, refused and lost ones included.
     pub creates: BTreeMap<String, u64>,
+    /// The most jobs that ever ran at the same time.
+    pub most_at_once: u64,
 }
 
 impl Simulator {
@@ -37,7 +39,8 @@ impl Simulator {
     /// It does not answer.
     pub async fn counters(&self) -> anyhow::Result<Counters> {
         let body: Value = self.http.get(format!("{}/_sim/counters", self.control)).send().await?.json().await?;
-        Ok(Counters { accepted: numbers(&body["by_ref"])?, creates: numbers(&body["creates"])? })
+        let most_at_once = body["most_at_once"].as_u64().context("the simulator does not count what runs at once")?;
+        Ok(Counters { accepted: numbers(&body["by_ref"])?, creates: numbers(&body["creates"])?, most_at_once })
     }
 }
 

@@ -13,12 +13,16 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("eventstore", &["domain"]),
         ("projections", &["domain", "eventstore"]),
         ("messaging", &["domain", "eventstore"]),
-        ("workers", &["domain", "eventstore"]),
+        ("admission", &["domain"]),
+        ("workers", &["domain", "eventstore", "admission"]),
         ("providers", &["domain", "workers"]),
         ("media", &["domain", "workers"]),
         ("api", &["domain", "eventstore", "projections", "workers"]),
         ("bench", &["domain", "eventstore", "projections"]),
-        ("app", &["domain", "eventstore", "projections", "messaging", "workers", "providers", "media", "api"]),
+        (
+            "app",
+            &["domain", "admission", "eventstore", "projections", "messaging", "workers", "providers", "media", "api"],
+        ),
     ])
 }
 
@@ -27,6 +31,7 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("reqwest", &["providers", "media", "app", "tests"], "who can call out can call out inside a transaction"),
     ("sqlx", &["eventstore", "projections", "bench", "tests"], "a business transaction is opened in one place only"),
     ("rocketmq-client-rust", &["messaging"], "one place maps to an acknowledgement"),
+    ("redis", &["admission"], "losing Redis must cost nothing but counts"),
     ("object_store", &["media", "tests"], "bytes go through the ObjectStore port"),
     (
         "rand",
@@ -35,7 +40,19 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "tokio",
-        &["eventstore", "projections", "messaging", "workers", "providers", "media", "api", "app", "bench", "tests"],
+        &[
+            "eventstore",
+            "projections",
+            "messaging",
+            "admission",
+            "workers",
+            "providers",
+            "media",
+            "api",
+            "app",
+            "bench",
+            "tests",
+        ],
         "the domain awaits nothing",
     ),
 ];

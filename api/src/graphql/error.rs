@@ -37,9 +37,10 @@ fn passes(error: &(dyn std::error::Error + 'static)) -> bool {
 /// A "no" to what was asked: an answer, not an error. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, SimpleObject)]
 pub(crate) struct Refusal {
-    /// What to go by. From the input: `INVALID_PROMPT`, `UNKNOWN_MODEL`, `INVALID_DURATION`, `INVALID_INPUT_ASSETS`, `BAD_ID`,
-    /// `BAD_AMOUNT`, `BAD_BATCH`, `BAD_EXPORT`, `BAD_IDEMPOTENCY_KEY`, `IDEMPOTENCY_KEY_REUSED`. From the facts: `NOT_FOUND`,
-    /// `INSUFFICIENT_CREDITS`, `NOT_FROM_THIS_STATE`, `NOT_RETRYABLE`, `NOT_EXPORTABLE`, and others as rules are added.
+    /// What to go by. From the input: `INVALID_PROMPT`, `UNKNOWN_MODEL`, `INVALID_DURATION`, `INVALID_INPUT_ASSETS`,
+    /// `INVALID_PRIORITY`, `BAD_ID`, `BAD_AMOUNT`, `BAD_BATCH`, `BAD_EXPORT`, `BAD_IDEMPOTENCY_KEY`, `IDEMPOTENCY_KEY_REUSED`. From
+    /// the facts: `NOT_FOUND`, `INSUFFICIENT_CREDITS`, `NOT_FROM_THIS_STATE`, `NOT_RETRYABLE`, `NOT_EXPORTABLE`, and others as rules
+    /// are added.
     pub(crate) code: String,
     /// A sentence for people.
     pub(crate) message: String,

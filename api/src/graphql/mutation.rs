@@ -239,7 +239,7 @@ async fn submitted(
     let executed = state(ctx)?
         .store
         .execute(&request, case, Some(&submission), |turn| {
-            process::submit(turn, ordered.order(task, caller.tenant, turn.now, turn.policy))
+            process::submit(turn, ordered.order(task, (caller.tenant, &caller.subject), turn.now, turn.policy))
         })
         .await;
     match executed {

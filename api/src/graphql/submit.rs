@@ -12,11 +12,14 @@ use domain::process::Policy;
 use domain::task::{Order, Place, Work};
 use domain::time::{Timestamp, seconds};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use workers::catalogue::Model;
 
 /// Longest prompt, in characters and in bytes of UTF-8.
 const MAX_PROMPT_CHARS: usize = 4_000;
 const MAX_PROMPT_BYTES: usize = 16 * 1024;
+/// What a priority may be.
+const PRIORITIES: RangeInclusive<i16> = -100..=100;
 
 /// What a video is to be made of.
 #[derive(InputObject)]
@@ -34,6 +37,10 @@ pub(crate) struct GenerationInput {
     /// The price stays the same.
     #[graphql(default)]
     other_providers: bool,
+    /// From -100 to 100: among the tasks of the caller's tenant that wait for their turn, the higher goes first. It changes nothing
+    /// between tenants.
+    #[graphql(default)]
+    priority: i32,
 }
 
 impl GenerationInput {
@@ -42,11 +49,12 @@ impl GenerationInput {
     pub(crate) fn fingerprint(&self) -> Option<[u8; 32]> {
         let assets = asset_ids(&self.input_asset_ids)?;
         let (prompt, model, seconds) = (self.prompt.trim(), &self.model, self.duration_seconds);
-        // Keys from before there was this choice stay what they are.
-        Some(fingerprint(&if self.other_providers {
-            serde_json::json!(["submitGeneration/2", prompt, model, seconds, assets, true])
-        } else {
+        // Keys from before there were these choices stay what they are.
+        Some(fingerprint(&if (self.other_providers, self.priority) == (false, 0) {
             serde_json::json!(["submitGeneration/1", prompt, model, seconds, assets])
+        } else {
+            let choices = (self.other_providers, self.priority);
+            serde_json::json!(["submitGeneration/2", prompt, model, seconds, assets, choices])
         }))
     }
 }
@@ -59,6 +67,7 @@ pub(crate) struct Ordered {
     duration_seconds: u32,
     assets: Vec<AssetId>,
     alternatives: Vec<Place>,
+    priority: i16,
     hold: Credits,
 }
 
@@ -87,6 +96,9 @@ impl Ordered {
             let message = format!("from {} to {} seconds", model.min_seconds, model.max_seconds);
             return Ok(Err(Refusal::new("INVALID_DURATION", message, Some("durationSeconds"))));
         };
+        let Some(priority) = i16::try_from(input.priority).ok().filter(|it| PRIORITIES.contains(it)) else {
+            return Ok(Err(Refusal::new("INVALID_PRIORITY", "from -100 to 100", Some("priority"))));
+        };
         let assets = match assets(&input.input_asset_ids, model) {
             Ok(assets) => assets,
             Err(refusal) => return Ok(Err(refusal)),
@@ -108,11 +120,17 @@ impl Ordered {
         let alternatives =
             if input.other_providers { catalogue.elsewhere(&input.model, images, duration_seconds) } else { vec![] };
         let (name, model) = (input.model, model.clone());
-        Ok(Ok(Self { prompt, name, model, duration_seconds, assets, alternatives, hold }))
+        Ok(Ok(Self { prompt, name, model, duration_seconds, assets, alternatives, priority, hold }))
     }
 
     /// The order, as of a time by the database's clock.
-    pub(crate) fn order(&self, task: TaskId, tenant: TenantId, now: Timestamp, policy: &Policy) -> Order {
+    pub(crate) fn order(
+        &self,
+        task: TaskId,
+        (tenant, user): (TenantId, &str),
+        now: Timestamp,
+        policy: &Policy,
+    ) -> Order {
         Order {
             task,
             tenant,
@@ -127,6 +145,8 @@ impl Ordered {
             submitted_at: now,
             give_up_at: now + seconds(policy.max_waiting_seconds),
             retry_of: None,
+            user: user.to_owned(),
+            priority: self.priority,
             work: Work::Generate,
             seeded: self.model.accepts_seed,
             alternatives: self.alternatives.clone(),

@@ -41,8 +41,10 @@ async fn k1_a_key_with_another_body_is_refused() -> Result<()> {
     let first = world.submit(&creator, Some("k"), &input("a boat")).await?;
     let anywhere =
         json!({"prompt": "a boat", "model": "aivideo/paper-boat-1", "durationSeconds": 4, "otherProviders": true});
+    let mut urgent = input("a boat");
+    urgent["priority"] = json!(5);
     let longer = json!({"prompt": "a boat", "model": "aivideo/paper-boat-1", "durationSeconds": 5});
-    let others = [input("a ship"), longer, anywhere];
+    let others = [input("a ship"), longer, anywhere, urgent];
     for other in others {
         let refused = world.submit(&creator, Some("k"), &other).await?;
         assert_eq!(refused["refusal"]["code"], "IDEMPOTENCY_KEY_REUSED");
@@ -183,6 +185,8 @@ async fn input_out_of_range_is_refused_by_field() -> Result<()> {
         (json!({"durationSeconds": 0}), "INVALID_DURATION", "durationSeconds"),
         (json!({"durationSeconds": 11}), "INVALID_DURATION", "durationSeconds"),
         (json!({"durationSeconds": -1}), "INVALID_DURATION", "durationSeconds"),
+        (json!({"priority": 101}), "INVALID_PRIORITY", "priority"),
+        (json!({"priority": -40_000}), "INVALID_PRIORITY", "priority"),
         (json!({"inputAssetIds": [foreign]}), "INVALID_INPUT_ASSETS", "inputAssetIds"),
         (json!({"inputAssetIds": ["nonsense"]}), "INVALID_INPUT_ASSETS", "inputAssetIds"),
         (json!({"inputAssetIds": [foreign, foreign]}), "INVALID_INPUT_ASSETS", "inputAssetIds"),
@@ -196,6 +200,25 @@ async fn input_out_of_range_is_refused_by_field() -> Result<()> {
         assert_eq!((&refused["refusal"]["code"], &refused["refusal"]["field"]), (&json!(code), &json!(field)));
     }
     assert_eq!(world.count(TASKS).await?, 0);
+    Ok(())
+}
+
+/// What admission counts by, and what decides between the tasks of a tenant.
+#[tokio::test]
+async fn the_order_says_who_asked_and_how_urgent_it_is() -> Result<()> {
+    let world = World::new().await?;
+    world.grant(world.tenant, 1_000).await?;
+    let mut urgent = input("a boat");
+    urgent["priority"] = json!(-7);
+    for (key, input) in [("one", input("a boat")), ("two", urgent)] {
+        let answer = world.submit(&world.creator()?, Some(key), &input).await?;
+        assert!(answer["refusal"].is_null(), "{answer}");
+    }
+    for priority in [0, -7] {
+        let orders =
+            format!("{TASKS} AND body->'order'->>'user' = 'ada' AND (body->'order'->>'priority')::int = {priority}");
+        assert_eq!(world.count(&orders).await?, 1, "{priority}");
+    }
     Ok(())
 }
 

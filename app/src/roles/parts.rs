@@ -3,15 +3,18 @@
 use crate::Settings;
 use crate::models::Models;
 use crate::ready::Health;
+use admission::{Desk, InFlight};
 use anyhow::Context;
+use domain::process::Slot;
 use eventstore::Store;
+use futures_util::future::BoxFuture;
 use media::{Ffmpeg, Objects};
 use messaging::client::Client;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use workers::Outside;
+use workers::{Outside, Slots, Usher};
 
 /// See the module.
 pub struct Parts {
@@ -88,23 +91,29 @@ impl Parts {
         self.models.get().cloned()
     }
 
-    /// The outside world of the workers.
+    /// The outside world of the workers, and the usher that has to run beside it.
     ///
     /// # Errors
     /// A part that is not configured, or media tools that are missing.
-    pub async fn outside(&self, settings: &Settings) -> anyhow::Result<Arc<Outside>> {
+    pub async fn outside(&self, settings: &Settings) -> anyhow::Result<(Arc<Outside>, Usher)> {
         let media = Ffmpeg::new(settings.media.clone());
         media.check().await?;
         let models = self.models(settings)?;
-        Ok(Arc::new(Outside {
+        let desk = Arc::new(Desk::new(&settings.admission)?);
+        let facts = Arc::new(Facts(projections::in_flight::InFlight::new(self.store.pool().clone())));
+        let sweep = Duration::from_secs(settings.admission.sweep_seconds);
+        let (slots, usher) = Slots::new(desk, self.store.clone(), facts, sweep);
+        let outside = Arc::new(Outside {
             store: self.store.clone(),
             providers: models.providers(),
             catalogue: models.shared(),
+            slots,
             objects: self.objects(settings)?,
             media: Arc::new(media),
             limits: settings.limits.clone(),
             scratch: scratch(settings)?,
-        }))
+        });
+        Ok((outside, usher))
     }
 
     /// Stops what outlives the roles.
@@ -113,6 +122,14 @@ impl Parts {
             client.stop(Duration::from_secs(3)).await;
         }
         self.store.close().await;
+    }
+}
+
+struct Facts(projections::in_flight::InFlight);
+
+impl InFlight for Facts {
+    fn slots(&self) -> BoxFuture<'_, Result<Vec<Slot>, String>> {
+        Box::pin(async move { self.0.slots().await.map_err(|error| error.to_string()) })
     }
 }
 

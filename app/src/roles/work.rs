@@ -39,7 +39,7 @@ pub(super) async fn start(
     only: &[String],
 ) -> anyhow::Result<()> {
     let client = parts.client(settings)?;
-    let outside = parts.outside(settings).await?;
+    let (outside, usher) = parts.outside(settings).await?;
     let managers: Vec<_> =
         MANAGERS.into_iter().filter(|it| only.is_empty() || only.iter().any(|name| name == it.name())).collect();
     if let Some(unknown) = only.iter().find(|name| !managers.iter().any(|it| it.name() == *name)) {
@@ -76,6 +76,11 @@ pub(super) async fn start(
         // All at once: each may wait for its own work in flight.
         let stopping = listeners.into_iter().map(|listener| listener.stop(grace));
         futures_util::future::join_all(stopping).await;
+        Ok(())
+    });
+    let stop = parts.stop.clone();
+    supervisor.watch("admission", async move {
+        usher.run(stop).await;
         Ok(())
     });
     let scan = StallScan::new(

@@ -21,6 +21,7 @@ mod reconcile;
 mod render;
 mod request;
 mod settle;
+mod slots;
 mod submit;
 mod turn;
 mod wake;
@@ -40,12 +41,14 @@ pub use request::{
     cancel, export, grant, resolve_adopt, resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit,
 };
 pub use settle::SettleHold;
+pub use slots::{Entry, Slot, SlotNote, Why, slot_note};
 pub use submit::SubmitTask;
 pub use turn::{Announcement, Change, Declined, Notice, Origin, Turn};
 pub use wake::wake_up;
 
 use crate::message::{BadMessage, Envelope, Message};
 use crate::outcome::{Answer, Call};
+use crate::time::Timestamp;
 
 /// What comes after a turn has committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,13 @@ pub trait ProcessManager: Send + Sync + 'static {
     /// Whether the account has to be read.
     fn needs_account(&self) -> bool {
         false
+    }
+
+    /// The slot that a message needs before [`Self::react`], as of facts at a time; `None`: none. Admission's answer comes back as
+    /// [`Turn::entry`].
+    fn needs_slot(&self, message: &Message, case: &Case, now: Timestamp) -> Option<Slot> {
+        let _ = (message, case, now);
+        None
     }
 
     /// What a message leads to.

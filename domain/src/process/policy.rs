@@ -158,6 +158,14 @@ impl Policy {
         }
     }
 
+    /// The pause of a task that has no slot: what admission says, at least 0.1 s and at most an hour, and up to a quarter more,
+    /// so that not all who wait come at once.
+    #[must_use]
+    pub fn slot_pause(&self, after: Duration, salt: Uuid) -> TimeDelta {
+        let pause = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).clamp(100, 3_600_000);
+        millis(pause + spread(salt, 0) % (pause / 4 + 1))
+    }
+
     /// The pause before poll number `n` (from 0) of a job at `provider`.
     #[must_use]
     pub fn poll_pause(&self, provider: &str, n: u32) -> TimeDelta {

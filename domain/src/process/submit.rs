@@ -5,13 +5,14 @@
 //! then the answer is lost once the worker's lease is over, and it is looked up. Nothing is submitted again on a guess.
 
 use super::turn::{Declined, Turn, too_early};
-use super::{Next, ProcessManager, elsewhere};
+use super::{Case, Entry, Next, ProcessManager, Slot, Why, elsewhere};
 use crate::attempt::{self, Attempt, Heard};
 use crate::id::AttemptId;
 use crate::message::Message;
 use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
-use crate::task::{self, ErrorClass, Task};
+use crate::task::{self, ErrorClass, Live, Order, Task, Work};
+use crate::time::Timestamp;
 use std::time::Duration;
 
 /// See the module.
@@ -23,9 +24,26 @@ impl ProcessManager for SubmitTask {
         "cg.scheduler.submit.v1"
     }
 
+    /// A slot for the attempt whose submission would begin.
+    fn needs_slot(&self, _message: &Message, case: &Case, now: Timestamp) -> Option<Slot> {
+        match &case.task.state {
+            Task::Queued(order) if order.work == Work::Generate => Some(Slot::of(order, 1, 1)),
+            Task::WaitingRetry { live, next_attempt, retry_at } if *retry_at <= now && now < live.give_up_at => {
+                let before = case.attempt.state.core().filter(|core| core.number == *next_attempt);
+                Some(Slot::of(&live.order, *next_attempt, before.map_or(0, |core| core.round) + 1))
+            }
+            _ => None,
+        }
+    }
+
     fn react(&self, message: &Message, turn: &mut Turn<'_>) -> Result<Next, Declined> {
         match turn.case.task.state.clone() {
             Task::Queued(order) => {
+                if let Some(Entry::Wait { after, why }) = turn.entry {
+                    wait(turn, order.give_up_at, after, why)?;
+                    turn.attempt(attempt::Command::Plan { task: order.task, number: 1, provider: order.provider })?;
+                    return Ok(Next::Done);
+                }
                 turn.task(task::Command::BeginSubmission { attempt_no: 1 })?;
                 turn.attempt(attempt::Command::Plan { task: order.task, number: 1, provider: order.provider })?;
                 go_on(turn)
@@ -36,6 +54,10 @@ impl ProcessManager for SubmitTask {
             }
             Task::WaitingRetry { live, .. } if turn.now >= live.give_up_at => give_up_waiting(turn),
             Task::WaitingRetry { live, next_attempt, .. } => {
+                if let Some(Entry::Wait { after, why }) = turn.entry {
+                    wait(turn, live.give_up_at, after, why)?;
+                    return Ok(Next::Done);
+                }
                 turn.task(task::Command::BeginSubmission { attempt_no: next_attempt })?;
                 if next_attempt != live.attempt_no {
                     let (task, provider) = (live.order.task, live.order.place(next_attempt).provider);
@@ -59,6 +81,15 @@ impl ProcessManager for SubmitTask {
         conclude_create(*round, created, turn)?;
         Ok(Next::Done)
     }
+}
+
+/// There is no slot: it waits. A free slot is called out sooner, so each wait is long and leaves one event; at the task's own limit
+/// it is looked at in any case, and given up.
+fn wait(turn: &mut Turn<'_>, give_up_at: Timestamp, after: Duration, why: Why) -> Result<(), Declined> {
+    let salt = turn.case.task_id().map(|id| id.0).unwrap_or_default();
+    let retry_at = (turn.now + turn.policy.slot_pause(after, salt)).min(give_up_at);
+    turn.task(task::Command::Wait { retry_at, reason: why.name().to_owned() })?;
+    Ok(())
 }
 
 /// The task is being submitted: what exactly is to be done depends on how far the attempt got.

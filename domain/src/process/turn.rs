@@ -5,6 +5,7 @@
 
 use super::case::{Case, StreamId};
 use super::policy::Policy;
+use super::slots::Entry;
 use crate::aggregate::{Aggregate, Decision, Refusal};
 use crate::attempt::{self, Attempt};
 use crate::id::{AttemptId, TaskId, TenantId};
@@ -114,6 +115,8 @@ pub struct Turn<'a> {
     pub now: Timestamp,
     /// Product rules.
     pub policy: &'a Policy,
+    /// What admission said, where it was asked: see [`super::ProcessManager::needs_slot`].
+    pub entry: Option<Entry>,
     /// Events to be appended, in order.
     pub changes: Vec<Change>,
     /// Messages to be published.
@@ -126,7 +129,7 @@ impl<'a> Turn<'a> {
     /// A turn on a whole case.
     #[must_use]
     pub const fn new(case: Case, now: Timestamp, policy: &'a Policy) -> Self {
-        Self { case, now, policy, changes: Vec::new(), announcements: Vec::new(), notices: Vec::new() }
+        Self { case, now, policy, entry: None, changes: Vec::new(), announcements: Vec::new(), notices: Vec::new() }
     }
 
     /// The pause before poll number `n` (from 0) of the attempt's job, of which so much is done by the provider's word.

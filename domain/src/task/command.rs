@@ -24,6 +24,13 @@ pub enum Command {
         /// A stable word: `throttled`, `not_sent`, `known_absent`.
         reason: String,
     },
+    /// Admission has no slot for it now.
+    Wait {
+        /// When to ask again.
+        retry_at: Timestamp,
+        /// A stable word, see [`crate::process::Why`].
+        reason: String,
+    },
     /// The current attempt is over without an output, and another one will be made.
     Replace {
         /// When to make it.
@@ -105,7 +112,7 @@ pub enum Command {
         /// Who asked: the caller's name, for the history.
         by: String,
     },
-    /// A person wants the next try: of a task that waits, now; of one in review, with a new attempt, because they are certain that
+    /// A person (or admission, which has a slot now) wants the next try: of a task that waits, now; of one in review, with a new attempt, because they are certain that
     /// nothing runs.
     Retry {
         /// Who asked.

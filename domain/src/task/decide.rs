@@ -22,6 +22,7 @@ impl Aggregate for Task {
             it @ (Command::BeginSubmission { .. }
             | Command::Accept
             | Command::Defer { .. }
+            | Command::Wait { .. }
             | Command::Replace { .. }
             | Command::LoseTrack
             | Command::BeginFetch
@@ -84,6 +85,7 @@ impl Task {
             (Self::Submitting(_) | Self::Reconciling(_), Command::Defer { retry_at, reason }) => {
                 Decision::one(Event::Deferred { retry_at, reason })
             }
+            (_, Command::Wait { retry_at, reason }) => self.wait(retry_at, reason, now)?,
             (
                 Self::Submitting(live) | Self::Reconciling(live) | Self::ProviderRunning(live),
                 Command::Replace { retry_at, reason, max_attempts },
@@ -105,6 +107,21 @@ impl Task {
             | (Self::Fetching { .. }, Command::BeginFetch) => AlreadySo,
             _ => return Err(self.out_of_place(on)),
         })
+    }
+
+    /// It waits for a slot. One that waits already only asks again when its time has come.
+    fn wait(&self, retry_at: Timestamp, reason: String, now: Timestamp) -> Result<Decision<Event>, Refusal> {
+        const ON: &str = "Wait";
+        match self {
+            Self::Queued(order) if order.work != Work::Generate => {
+                Err(self.refuse(ON, "not_a_generation", "an export is rendered here, and needs no slot"))
+            }
+            Self::WaitingRetry { retry_at: due, .. } if *due > now => {
+                Err(self.refuse(ON, "too_early", "the retry is not due yet"))
+            }
+            Self::Queued(_) | Self::WaitingRetry { .. } => Ok(Decision::one(Event::Deferred { retry_at, reason })),
+            _ => Err(self.out_of_place(ON)),
+        }
     }
 
     fn begin_submission(&self, attempt_no: u32, now: Timestamp) -> Result<Decision<Event>, Refusal> {

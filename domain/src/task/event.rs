@@ -25,11 +25,13 @@ fn submitted_v2(mut body: Value) -> Value {
 }
 
 /// No order could be carried out elsewhere than where it was given, and whether its requests had a seed is not known: then it
-/// proves nothing.
+/// proves nothing. Who of the tenant asked was in the event's metadata only, and all of a tenant's tasks waited alike.
 fn submitted_v3(mut body: Value) -> Value {
     if let Some(order) = body.get_mut("order").and_then(Value::as_object_mut) {
         order.insert("seeded".to_owned(), Value::Bool(false));
         order.insert("alternatives".to_owned(), Value::Array(Vec::new()));
+        order.insert("user".to_owned(), Value::from(""));
+        order.insert("priority".to_owned(), Value::from(0));
     }
     body
 }
@@ -49,7 +51,7 @@ stored_events! {
         },
         /// The provider has the job.
         Accepted = "task.accepted" v 1 {},
-        /// Put off.
+        /// Put off: the provider could not take it, or there was no slot for it.
         Deferred = "task.deferred" v 1 {
             /// When to try again.
             retry_at: Timestamp,
@@ -63,7 +65,7 @@ stored_events! {
             /// Why.
             reason: String,
         },
-        /// A person wants the next try.
+        /// A person wants the next try, or a slot is free for it.
         RetryRequested = "task.retry_requested" v 1 {
             /// Who asked.
             by: String,

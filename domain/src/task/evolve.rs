@@ -52,6 +52,15 @@ impl Task {
                 Event::Accepted {},
             ) => Self::ProviderRunning(live),
             (Self::ManualReview { live, canceling: true }, Event::Accepted {}) => Self::CancelReconciling(live),
+            // There was no slot for its first attempt, or for its next.
+            (Self::Queued(order), Event::Deferred { retry_at, .. }) => Self::WaitingRetry {
+                live: Live { give_up_at: order.give_up_at, order, attempt_no: 1 },
+                next_attempt: 1,
+                retry_at: *retry_at,
+            },
+            (Self::WaitingRetry { live, next_attempt, .. }, Event::Deferred { retry_at, .. }) => {
+                Self::WaitingRetry { live, next_attempt, retry_at: *retry_at }
+            }
             (Self::Submitting(live) | Self::Reconciling(live), Event::Deferred { retry_at, .. }) => {
                 Self::WaitingRetry { next_attempt: live.attempt_no, live, retry_at: *retry_at }
             }

@@ -35,6 +35,10 @@ pub struct Order {
     pub give_up_at: Timestamp,
     /// The task that this one tries again, where the user asked for that.
     pub retry_of: Option<TaskId>,
+    /// Who of the tenant asked, by the caller's name; empty where that was not written down.
+    pub user: String,
+    /// Among the tenant's own tasks that wait for a slot, the higher goes first. It moves nothing between tenants.
+    pub priority: i16,
     /// What is to be done.
     pub work: Work,
     /// Whether its requests carry a seed that follows from the attempt. Some look-ups know a job again by nothing else, so this is

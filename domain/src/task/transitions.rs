@@ -14,6 +14,8 @@ named! {
         Accept = "Accept",
         /// See [`super::Command::Defer`].
         Defer = "Defer",
+        /// See [`super::Command::Wait`].
+        Wait = "Wait",
         /// See [`super::Command::Replace`].
         Replace = "Replace",
         /// See [`super::Command::LoseTrack`].
@@ -62,6 +64,7 @@ impl Command {
             Self::BeginSubmission { .. } => On::BeginSubmission,
             Self::Accept => On::Accept,
             Self::Defer { .. } => On::Defer,
+            Self::Wait { .. } => On::Wait,
             Self::Replace { .. } => On::Replace,
             Self::LoseTrack => On::LoseTrack,
             Self::BeginFetch => On::BeginFetch,
@@ -96,6 +99,8 @@ pub const TRANSITIONS: &[Row<State, On>] = &[
     row(State::ManualReview, On::Accept, State::CancelReconciling, "found after all, and to be cancelled"),
     row(State::Submitting, On::Defer, State::WaitingRetry, "nothing was created"),
     row(State::Reconciling, On::Defer, State::WaitingRetry, "known absent at the provider"),
+    row(State::Queued, On::Wait, State::WaitingRetry, "to generate, and no slot is free"),
+    row(State::WaitingRetry, On::Wait, State::WaitingRetry, "the retry is due, and no slot is free"),
     row(State::Submitting, On::Replace, State::WaitingRetry, "attempts are left"),
     row(State::Reconciling, On::Replace, State::WaitingRetry, "attempts are left"),
     row(State::ProviderRunning, On::Replace, State::WaitingRetry, "attempts are left"),

@@ -7,8 +7,8 @@ use domain::message::Message;
 use domain::message::kinds::{AttemptRef, CallbackRef, TaskRef};
 use domain::outcome::{Answer, Call, Created, JobState, Polled};
 use domain::process::{
-    Case, CaseKey, Declined, FetchOutput, Folded, Next, Policy, PollProvider, ProcessManager, Reconcile, StreamId,
-    SubmitTask, Turn, Versioned, submit,
+    Case, CaseKey, Declined, Entry, FetchOutput, Folded, Next, Policy, PollProvider, ProcessManager, Reconcile, Slot,
+    SlotNote, StreamId, SubmitTask, Turn, Versioned, slot_note, submit,
 };
 use domain::task::{Order, State};
 use domain::time::Timestamp;
@@ -18,6 +18,10 @@ use std::collections::BTreeMap;
 pub struct Facts {
     pub case: Case,
     pub policy: Policy,
+    /// What admission says, where it is asked.
+    pub entry: Option<Entry>,
+    /// What the last turn said about a slot.
+    pub noted: Option<SlotNote>,
     order: Order,
     attempts: BTreeMap<AttemptId, Versioned<Attempt>>,
 }
@@ -31,8 +35,14 @@ impl Facts {
 
     pub fn of(order: Order) -> Self {
         let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(order.task) };
-        let mut facts =
-            Self { case: Case::begin(key), policy: Policy::default(), order: order.clone(), attempts: BTreeMap::new() };
+        let mut facts = Self {
+            case: Case::begin(key),
+            policy: Policy::default(),
+            entry: None,
+            noted: None,
+            order: order.clone(),
+            attempts: BTreeMap::new(),
+        };
         let credits =
             |turn: &mut Turn<'_>| domain::process::grant(turn, "test".to_owned(), domain::money::Credits(500));
         facts.ask(now(), credits).expect("credits");
@@ -66,7 +76,9 @@ impl Facts {
 
     pub fn turn(&mut self, at: Timestamp, act: impl FnOnce(&mut Turn<'_>) -> Result<Next, Declined>) -> Told {
         let mut turn = Turn::new(self.case.clone(), at, &self.policy);
+        turn.entry = self.entry;
         let next = act(&mut turn);
+        self.noted = slot_note(&turn);
         let told = turn.announcements.iter().map(|it| (it.message.clone(), it.deliver_at)).collect();
         if next.is_ok() {
             self.case = turn.case;
@@ -119,6 +131,13 @@ impl Facts {
     ) -> Told {
         self.read(CaseKey::step(message, Some(call), false));
         self.turn(at, |turn| manager.conclude(message, call, answer, turn))
+    }
+
+    /// The slot that a submit would need now.
+    pub fn slot(&mut self, at: Timestamp) -> Option<Slot> {
+        let message = self.about_task(Message::SubmitRequested);
+        self.read(CaseKey::step(&message, None, false));
+        SubmitTask.needs_slot(&message, &self.case, at)
     }
 
     /// Submits, and returns the create call.

@@ -14,6 +14,7 @@ mod process;
 mod properties;
 mod renders;
 mod schemas;
+mod slots;
 mod snapshots;
 mod support;
 mod tables;

@@ -70,6 +70,8 @@ pub fn task_commands() -> Vec<task::Command> {
         It::Accept,
         It::Defer { retry_at: now(), reason: "throttled".to_owned() },
         It::Defer { retry_at: later(60), reason: "throttled".to_owned() },
+        It::Wait { retry_at: now(), reason: "throttled".to_owned() },
+        It::Wait { retry_at: later(60), reason: "slot_tenant".to_owned() },
         It::Replace { retry_at: now(), reason: "internal".to_owned(), max_attempts: 2 },
         It::LoseTrack,
         It::BeginFetch,

@@ -14,8 +14,8 @@ use domain::message::kinds::CallbackRef;
 use domain::money::Credits;
 use domain::outcome::{Answer, Call, Created};
 use domain::process::{
-    Case, CaseKey, Change, Declined, Folded, Next, Policy, StreamId, Turn, cancel, grant, manager_of, resolve_adopt,
-    resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit, wake_up,
+    Case, CaseKey, Change, Declined, Entry, Folded, Next, Policy, StreamId, Turn, Why, cancel, grant, manager_of,
+    resolve_adopt, resolve_canceled, resolve_failed, resolve_retry, retry, retry_now, submit, wake_up,
 };
 use domain::task::{Order, Task};
 use domain::testkit::invariants::{AllInvariants, Recorded, Watch};
@@ -166,13 +166,25 @@ impl World {
         let manager = manager_of(message.topic());
         let key = CaseKey::step(message, answered.as_ref().map(|(call, _)| *call), manager.needs_account());
         let policy = self.policy.clone();
-        let mut turn = Turn::new(self.load(key), self.now, &policy);
+        let case = self.load(key);
+        let wanted = manager.needs_slot(message, &case, self.now).filter(|_| answered.is_none());
+        let mut turn = Turn::new(case, self.now, &policy);
+        turn.entry = wanted.map(|_| self.admission());
         let next = match answered {
             None => manager.react(message, &mut turn)?,
             Some((call, answer)) => manager.conclude(message, call, answer, &mut turn)?,
         };
         self.commit(turn);
         Ok(next)
+    }
+
+    /// There is a slot, mostly; when bad luck has run out, always.
+    fn admission(&mut self) -> Entry {
+        if self.luck.is_used_up() || self.luck.below(4) > 0 {
+            return Entry::Granted;
+        }
+        let why = Why::ALL[self.luck.below(Why::ALL.len())];
+        Entry::Wait { after: std::time::Duration::from_secs(1 << self.luck.below(10)), why }
     }
 
     fn commit(&mut self, turn: Turn<'_>) {

@@ -185,6 +185,8 @@ impl World {
             submitted_at: now,
             give_up_at: now + Duration::from_secs(3600),
             retry_of: None,
+            user: "user".to_owned(),
+            priority: 0,
             work,
             seeded: false,
             alternatives: vec![],

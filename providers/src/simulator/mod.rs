@@ -29,7 +29,8 @@
 //! | `list=late:MS` | the job list does not show the job before it is so old (1000) |
 //!
 //! Beside the API: `GET /_sim/jobs`, `GET /_sim/counters`, `POST /_sim/down {"for_ms": N}`, `POST /_sim/pause`,
-//! `POST /_sim/resume`, `POST /_sim/rotate_key` (where keys are published). `max_per_ref` of the counters is the witness for "never submitted twice"; it survives a kill.
+//! `POST /_sim/resume`, `POST /_sim/rotate_key` (where keys are published). `max_per_ref` of the counters is the witness for "never submitted twice", `most_at_once` the one for
+//! "never more at once than allowed"; both survive a kill.
 
 mod ark;
 mod connection;

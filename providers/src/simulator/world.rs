@@ -250,6 +250,7 @@ impl World {
             "by_ref": by_ref,
             "creates": book.asked,
             "max_per_ref": most,
+            "most_at_once": book.most_at_once(),
             "billed_seconds": billed,
         })
     }
@@ -334,6 +335,19 @@ impl Book {
             }
         }
         book
+    }
+
+    /// The most jobs that ever ran at the same time.
+    fn most_at_once(&self) -> i64 {
+        let spans = self.jobs.iter().map(|job| (job.facts.created_ms, job.ended_ms.unwrap_or(i64::MAX)));
+        let mut steps: Vec<(i64, i64)> = spans.flat_map(|(begun, ended)| [(begun, 1), (ended, -1)]).collect();
+        // At the same moment, ends come first.
+        steps.sort_unstable();
+        let mut running = 0;
+        steps.into_iter().fold(0, |most, (_, step)| {
+            running += step;
+            most.max(running)
+        })
     }
 
     fn add(&mut self, job: Job) {

@@ -38,6 +38,7 @@ async fn a_job_without_faults() -> anyhow::Result<()> {
     let counters = sim.look("counters").await?;
     let expected = json!({
         "accepted": 1, "by_ref": { attempt.to_string(): 1 }, "creates": { attempt.to_string(): 1 }, "max_per_ref": 1,
+        "most_at_once": 1,
         "billed_seconds": { attempt.to_string(): 1 },
     });
     assert_eq!(counters, expected);

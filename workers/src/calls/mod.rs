@@ -7,8 +7,10 @@ mod render;
 
 use crate::catalogue::{Input, SharedCatalogue};
 use crate::ports::{CancelKind, FindOrder, LookUp, Media, ObjectStore, Provider, TransferLimits};
+use crate::slots::Slots;
 use domain::id::AttemptId;
 use domain::outcome::{Answer, Call, CancelAsked, Found, JobState, Polled, ProviderFault};
+use domain::process::{Entry, Slot, SlotNote};
 use domain::task::Order;
 use domain::time::Timestamp;
 use eventstore::{CallContext, Caller, Committed, Store};
@@ -61,6 +63,8 @@ pub struct Outside {
     pub providers: HashMap<String, Arc<dyn Provider>>,
     /// What the models of tasks mean at their providers.
     pub catalogue: SharedCatalogue,
+    /// Who may submit now.
+    pub slots: Slots,
     /// Where bytes go.
     pub objects: Arc<dyn ObjectStore>,
     /// The media tools.
@@ -74,6 +78,14 @@ pub struct Outside {
 impl Caller for Outside {
     fn call<'a>(&'a self, call: &'a Committed<Call>, context: CallContext) -> BoxFuture<'a, Answer> {
         Box::pin(async move { self.answer(call.get(), &context).await })
+    }
+
+    fn admit<'a>(&'a self, slot: &'a Slot) -> BoxFuture<'a, Entry> {
+        Box::pin(self.slots.ask(slot))
+    }
+
+    fn noted<'a>(&'a self, note: &'a SlotNote) -> BoxFuture<'a, ()> {
+        Box::pin(self.slots.note(note))
     }
 }
 

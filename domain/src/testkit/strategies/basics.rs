@@ -126,6 +126,8 @@ pub fn usual_order(task: TaskId) -> Order {
         submitted_at: start(),
         give_up_at: start() + TimeDelta::seconds(3_600),
         retry_of: None,
+        user: "user:1".to_owned(),
+        priority: 0,
         work: Work::Generate,
         seeded: false,
         alternatives: vec![],

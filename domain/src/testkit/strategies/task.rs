@@ -37,6 +37,7 @@ fn with_provider(numbers: &Numbers, times: &Times, words: &Words) -> BoxedStrate
         4 => numbers().prop_map(|attempt_no| Command::BeginSubmission { attempt_no }),
         3 => Just(Command::Accept),
         2 => (times(), words()).prop_map(|(retry_at, reason)| Command::Defer { retry_at, reason }),
+        3 => (times(), words()).prop_map(|(retry_at, reason)| Command::Wait { retry_at, reason }),
         2 => (times(), words(), numbers())
             .prop_map(|(retry_at, reason, max_attempts)| Command::Replace { retry_at, reason, max_attempts }),
         3 => Just(Command::LoseTrack),
