@@ -119,6 +119,8 @@ fn order(ids: Ids, tenant: TenantId, now: Timestamp) -> Order {
         user: "user".to_owned(),
         priority: 0,
         work: Work::Generate,
+        seeded: false,
+        alternatives: vec![],
     }
 }
 

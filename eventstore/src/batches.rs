@@ -7,6 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// The most callers in one batch.
@@ -70,6 +71,7 @@ struct Shared<C: Carrier> {
     carrier: C,
     at_once: usize,
     queue: Mutex<Queue<C>>,
+    tasks: Mutex<JoinSet<()>>,
 }
 
 impl<C: Carrier> Clone for Batches<C> {
@@ -82,7 +84,7 @@ impl<C: Carrier> Batches<C> {
     /// A queue of which at most `at_once` batches are on their way.
     pub(crate) fn new(carrier: C, at_once: usize) -> Self {
         let queue = Queue { waiting: VecDeque::new(), running: 0, claimed: HashSet::new() };
-        Self { shared: Arc::new(Shared { carrier, at_once, queue: Mutex::new(queue) }) }
+        Self { shared: Arc::new(Shared { carrier, at_once, queue: Mutex::new(queue), tasks: Mutex::default() }) }
     }
 
     /// What `want` came to. `None`: the runtime that carried it was shut down on the way, and nobody knows.
@@ -91,8 +93,8 @@ impl<C: Carrier> Batches<C> {
         let prizes = want.prizes();
         let start = self.shared.queue().push(Waiting { want, prizes, answer }, self.shared.at_once);
         if start {
-            // A task of its own: a caller who goes away takes nobody along.
-            tokio::spawn(run(Running { shared: Arc::clone(&self.shared), prizes: Vec::new(), done: false }));
+            // In a task of its own: a caller who goes away takes nobody along.
+            self.shared.start();
         }
         answered.await.ok()
     }
@@ -101,6 +103,18 @@ impl<C: Carrier> Batches<C> {
 impl<C: Carrier> Shared<C> {
     fn queue(&self) -> MutexGuard<'_, Queue<C>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends batches out from one more place, until nobody is left who can go.
+    fn start(self: &Arc<Self>) {
+        let running = Running { shared: Arc::clone(self), prizes: Vec::new(), done: false };
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = tasks.try_join_next() {
+            if ended.is_err_and(|broken| broken.is_panic()) {
+                tracing::error!("a batch of statements broke off; its callers have no answer");
+            }
+        }
+        tasks.spawn(run(running));
     }
 }
 
@@ -173,7 +187,7 @@ impl<C: Carrier> Running<C> {
         queue.running += usize::from(more);
         drop(queue);
         if more {
-            tokio::spawn(run(Self { shared: Arc::clone(&self.shared), prizes: Vec::new(), done: false }));
+            self.shared.start();
         }
         Some(batch)
     }
@@ -209,11 +223,9 @@ impl<C: Carrier> Drop for Running<C> {
     }
 }
 
-fn run<C: Carrier>(mut running: Running<C>) -> impl Future<Output = ()> + Send {
-    async move {
-        while let Some(batch) = running.next() {
-            running.carry(batch).await;
-        }
+async fn run<C: Carrier>(mut running: Running<C>) {
+    while let Some(batch) = running.next() {
+        running.carry(batch).await;
     }
 }
 

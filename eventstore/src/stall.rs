@@ -82,7 +82,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn call_up(&self, task: TaskId, attempt: AttemptId) -> Result<CalledUp, StoreError> {
         let (tenant, correlation) = {
-            let mut tx = self.single().await?;
+            let mut tx = self.begin().await?;
             let Some(first) = tx.first(task).await? else { return Ok(CalledUp::Gone) };
             first
         };

@@ -65,6 +65,7 @@ struct At {
 }
 
 /// What an event says.
+#[expect(clippy::large_enum_variant, reason = "one at a time, as it is folded")]
 enum Event {
     Task(task::Event),
     Attempt(attempt::Event),

@@ -11,7 +11,7 @@ use crate::id::AttemptId;
 use crate::message::Message;
 use crate::mutant::{self, Mutant};
 use crate::outcome::{Answer, Call, Created, FaultClass, ProviderFault};
-use crate::task::{self, ErrorClass, Live, Order, Task, Work};
+use crate::task::{self, ErrorClass, Task, Work};
 use crate::time::Timestamp;
 use std::time::Duration;
 

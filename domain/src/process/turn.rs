@@ -47,6 +47,7 @@ impl From<Refusal> for Declined {
 
 /// An event to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a turn has a handful of them, for as long as it takes to write them")]
 pub enum Change {
     /// To the task's stream.
     Task(TaskId, task::Event),

@@ -56,7 +56,7 @@ impl Carrier for Appends {
         let sorted: Vec<Append> = order.iter().filter_map(|at| sorted[*at].take()).collect();
         let news = sorted.iter().fold(0, |news, it| news | it.news());
         let mut answers: Vec<Result<(), StoreError>> = order.iter().map(|_| Err(StoreError::Race)).collect();
-        let mut parts = vec![0..sorted.len()];
+        let mut parts: Vec<Range<usize>> = std::iter::once(0..sorted.len()).collect();
         while let Some(part) = parts.pop() {
             match self.append(&sorted[part.clone()]).await {
                 Err(error) if part.len() > 1 && error.may_be_of_one() => {

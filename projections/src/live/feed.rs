@@ -27,6 +27,7 @@ pub enum Begin {
 
 /// What a watcher is told.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a subscriber is handed one at a time")]
 pub enum Item {
     /// A task as it is.
     Snapshot(TaskRow),

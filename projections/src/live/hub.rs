@@ -146,8 +146,10 @@ impl Hub {
                     timeout(TICK, self.shared.ring.notified()).await.ok();
                 }
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "changes for subscribers can not be read; trying again");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "changes for subscribers can not be read; trying again"
+                    );
                     sleep(FAULT_PAUSE).await;
                 }
             }

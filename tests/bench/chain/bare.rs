@@ -15,6 +15,7 @@ use sqlx::postgres::PgPoolOptions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tests::Stack;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -56,12 +57,13 @@ pub(super) async fn run(stack: &Stack, tasks: usize) -> anyhow::Result<f64> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let stop = CancellationToken::new();
     let begun = Instant::now();
-    let relaying = tokio::spawn(relay(pool.clone(), producer, stop.clone()));
+    let mut relaying = JoinSet::new();
+    relaying.spawn(relay(pool.clone(), producer, stop.clone()));
     let done = until("the barest chain", tasks * MESSAGES, || listener.counts().handled).await;
     let seconds = begun.elapsed().as_secs_f64();
     stop.cancel();
     listener.stop(Duration::from_secs(5)).await;
-    relaying.await??;
+    relaying.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     client.stop(Duration::from_secs(3)).await;
     pool.close().await;
     done?;

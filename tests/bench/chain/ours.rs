@@ -3,7 +3,7 @@
 use super::{MESSAGES, THREADS, client, until};
 use anyhow::{Context, ensure};
 use app::roles::{ToBroker, group_of};
-use chrono::{TimeDelta, Utc};
+use chrono::TimeDelta;
 use domain::id::{AccountId, CausationId, CorrelationId, TaskId, TenantId};
 use domain::money::Credits;
 use domain::outcome::Call;
@@ -12,6 +12,7 @@ use domain::outcome::{
 };
 use domain::process::{CaseKey, MANAGERS, Policy, ProcessManager, grant, submit};
 use domain::task::{Order, Work};
+use domain::time::Timestamp;
 use eventstore::{Ack, Again, CallContext, Caller, Committed, Delivery, Meta, Request, Store, Submission};
 use futures_util::future::BoxFuture;
 use messaging::{Group, Handler, Listener, Publisher};
@@ -117,11 +118,12 @@ async fn submit_all(store: &Store, tasks: usize) -> anyhow::Result<Vec<TaskId>> 
         let give = |turn: &mut domain::process::Turn<'_>| grant(turn, "bench".to_owned(), Credits(1_000_000_000));
         store.execute(&request(*tenant), account, None, give).await?;
     }
+    let now: Timestamp = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(store.pool()).await?;
     let mut requests = JoinSet::new();
     for number in 0..tasks {
         let (store, tenant) = (store.clone(), tenants[number % tenants.len()]);
         requests.spawn(async move {
-            let order = order(tenant);
+            let order = order(tenant, now);
             let key = CaseKey { account: Some(order.account), with_account: true, ..CaseKey::task(order.task) };
             let submission = Submission { task: order.task, prompt: "a paper boat on a stream".to_owned() };
             store.execute(&request(tenant), key, Some(&submission), |turn| submit(turn, order.clone())).await?;
@@ -142,9 +144,8 @@ fn request(tenant: Uuid) -> Request {
     Request { meta, key: None, tenant_wall: true }
 }
 
-fn order(tenant: Uuid) -> Order {
-    let task = TaskId(Uuid::now_v7());
-    let now = Utc::now();
+fn order(tenant: Uuid, now: Timestamp) -> Order {
+    let task = TaskId(Uuid::new_v4());
     Order {
         task,
         tenant: TenantId(tenant),
@@ -160,6 +161,10 @@ fn order(tenant: Uuid) -> Order {
         give_up_at: now + TimeDelta::hours(1),
         retry_of: None,
         work: Work::Generate,
+        seeded: false,
+        alternatives: vec![],
+        priority: 0,
+        user: "bench".to_owned(),
     }
 }
 
@@ -198,7 +203,7 @@ impl Caller for AtOnce {
         let answer = match call.get() {
             Call::Create { .. } => Answer::Created(Created::Accepted { job: Uuid::new_v4().simple().to_string() }),
             Call::Find { .. } => Answer::Found(Found::Absent),
-            Call::Poll { job } => Answer::Polled(Polled::State(self.poll(job))),
+            Call::Poll { job, .. } => Answer::Polled(Polled::State(self.poll(job))),
             Call::Cancel { .. } => Answer::CancelAsked(CancelAsked::Requested),
             Call::Fetch { key, .. } => Answer::Fetched(Fetched::Stored(stored(key, "video/mp4"))),
             Call::Process { thumbnail_key, .. } => {
