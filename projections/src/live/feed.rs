@@ -29,7 +29,7 @@ pub enum Begin {
 #[derive(Clone)]
 pub enum Item {
     /// A task as it is.
-    Snapshot(TaskRow),
+    Snapshot(Box<TaskRow>),
     /// Everything up to this position is told; what comes now happens after it. Begin after it to go on from here.
     Current(i64),
     /// This happened.
@@ -137,7 +137,7 @@ impl Feed {
                 let snapshot = self.snapshot(&tasks).await?;
                 for row in snapshot.rows {
                     self.note(&row);
-                    self.ready.push_back(Item::Snapshot(row));
+                    self.ready.push_back(Item::Snapshot(Box::new(row)));
                 }
                 self.told_up_to(snapshot.position);
             }
