@@ -45,7 +45,7 @@ impl TaskUpdate {
         match item {
             Item::Resync => Self::new(UpdateKind::Resync),
             Item::Current(position) => Self { position: Some(BigInt(position)), ..Self::new(UpdateKind::Current) },
-            Item::Snapshot(row) => Self { task: Some(Task::alone(row)), ..Self::new(UpdateKind::Snapshot) },
+            Item::Snapshot(row) => Self { task: Some(Task::alone(*row)), ..Self::new(UpdateKind::Snapshot) },
             Item::Change(change) => {
                 // What belongs to the task is read once for all who are told.
                 let siblings = change.beside(|row| Siblings::of(std::slice::from_ref(row)));

@@ -25,7 +25,7 @@ async fn g1_deep_and_dear_queries_are_refused() -> Result<()> {
         let query = format!("{{ __schema {{ types {}{{ name }}{} }} }}", "{ ofType ".repeat(depth), " }".repeat(depth));
         let answer = refused(&world, &query).await?;
         let said = answer["errors"][0]["message"].as_str().context("a message")?;
-        assert!(said.contains("deep"), "{depth}: {answer}");
+        assert!(said.contains("deep") || said.contains("depth"), "{depth}: {answer}");
     }
     refused(&world, &"{".repeat(20_000)).await?;
     let cycle = "query { tasks { edges { node { ...A } } } } fragment A on Task { ...B } fragment B on Task { ...A }";

@@ -27,10 +27,9 @@ pub enum Begin {
 
 /// What a watcher is told.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "a subscriber is handed one at a time")]
 pub enum Item {
     /// A task as it is.
-    Snapshot(TaskRow),
+    Snapshot(Box<TaskRow>),
     /// Everything up to this position is told; what comes now happens after it. Begin after it to go on from here.
     Current(i64),
     /// This happened.
@@ -138,7 +137,7 @@ impl Feed {
                 let snapshot = self.snapshot(&tasks).await?;
                 for row in snapshot.rows {
                     self.note(&row);
-                    self.ready.push_back(Item::Snapshot(row));
+                    self.ready.push_back(Item::Snapshot(Box::new(row)));
                 }
                 self.told_up_to(snapshot.position);
             }

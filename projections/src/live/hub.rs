@@ -146,10 +146,7 @@ impl Hub {
                     timeout(TICK, self.shared.ring.notified()).await.ok();
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "changes for subscribers can not be read; trying again"
-                    );
+                    log(&error);
                     sleep(FAULT_PAUSE).await;
                 }
             }
@@ -208,6 +205,11 @@ impl Drop for Subscriber {
             Topic::Tenant(tenant) => leave(&mut registry.tenants, tenant.0),
         }
     }
+}
+
+fn log(error: &sqlx::Error) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(error, "changes for subscribers can not be read; trying again");
 }
 
 /// The one reader.
