@@ -45,7 +45,11 @@ fn now() -> DateTime<Utc> {
 async fn a_callback_is_believed_as_it_came_and_in_no_other_way() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (job, told) = stage.told(1).await?;
-    assert_eq!(stage.read(&told, now()), Err(CallbackRefused::Forged), "without keys nothing is believed");
+    assert_eq!(
+        stage.read(&told, now()),
+        Err(CallbackRefused::NoKeys),
+        "without keys nothing is believed, nor refused for good"
+    );
     stage.provider.renew_keys(false).await;
     let read = stage.read(&told, now())?;
     assert_eq!(read.job, job, "the same name as in the create reply");
