@@ -230,6 +230,7 @@ async fn run<C: Carrier>(mut running: Running<C>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test ends what it starts, and sees how it ended")]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};

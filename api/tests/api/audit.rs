@@ -101,7 +101,7 @@ async fn an_older_form_is_shown_beside_the_current_one() -> Result<()> {
     let query = "query($id: ID!) { streamEvents(kind: TASK, id: $id, first: 1) { storedVersion storedBody currentVersion currentBody } }";
     let answer = world.ask(&world.auditor()?, query, json!({"id": task})).await?;
     let event = &answer["data"]["streamEvents"][0];
-    assert_eq!((&event["storedVersion"], &event["currentVersion"]), (&json!(1), &json!(2)), "{answer}");
+    assert_eq!((&event["storedVersion"], &event["currentVersion"]), (&json!(1), &json!(3)), "{answer}");
     assert!(event["storedBody"]["order"].get("work").is_none());
     assert_eq!(event["currentBody"]["order"]["work"], json!({"kind": "generate"}));
     Ok(())
