@@ -479,7 +479,8 @@ async fn a_server_that_stops_says_so() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_told_soon() -> Result<()> {
     let (world, creator, task) = world_with_task().await?;
-    fetching(&world, &task).await?;
+    let version = fetching(&world, &task).await?;
+    shown(&world, &creator, &task, version).await?;
     let mut events = Events::open(&world, &creator, TENANT, json!({})).await?;
     events.until("CURRENT").await?;
     let mut took = vec![];
