@@ -246,11 +246,11 @@ impl Subscription {
     async fn batch(&self, held: &mut Held, up_to: i64, handler: &dyn Handler) -> Result<Look, SubscriptionError> {
         let limit = i64::from(self.config.batch);
         let mut tx = self.group.pool.begin().await?;
-        self.group.bound(&mut tx, self.config.lease).await?;
         let events = self.group.read(&mut tx, held, up_to, limit).await?;
         let full = !events.is_empty() && events.len() as i64 >= limit;
         let reached = if full { events.last().map_or(up_to, |event| event.position) } else { up_to };
         if !events.is_empty() {
+            self.group.bound(&mut tx, self.config.lease).await?;
             let batch = Batch { partition: u16::try_from(held.partition).unwrap_or(u16::MAX), events };
             let handled = handler.handle(&batch, &mut tx).await;
             if let Err(error) = handled {

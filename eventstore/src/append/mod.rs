@@ -174,7 +174,6 @@ impl OutboxRow {
 }
 
 /// Which inbox row is about a message, and what has become of the message.
-#[derive(Clone)]
 pub(crate) struct InboxRow {
     pub(crate) consumer: &'static str,
     pub(crate) event_id: Uuid,

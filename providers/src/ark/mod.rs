@@ -6,7 +6,7 @@ mod wire;
 
 use crate::shared::{
     CallbackAddress, Callbacks, ConfigError, Connection, MAX_REPLY_BYTES, NoReply, Reply, Service, body_digest,
-    created, is_job_id, not_readable, not_zero, polled, request_fields,
+    created, is_job_id, named_by_id, not_readable, not_zero, polled, request_fields,
 };
 use domain::id::AttemptId;
 use domain::time::Timestamp;
@@ -133,7 +133,7 @@ impl Ark {
         }
         let request = self.service.create(self.tasks(None)).json(&body);
         match self.service.send(request, order.timeout).await {
-            Ok(reply) => created(&self.service, order, &reply, wire::accepted, wire::refusal),
+            Ok(reply) => created(&self.service, order, &reply, named_by_id, wire::refusal),
             Err(no) => no.into(),
         }
     }

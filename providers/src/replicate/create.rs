@@ -2,7 +2,7 @@
 
 use super::Replicate;
 use super::wire::{self, CreateBody};
-use crate::shared::{created, request_fields};
+use crate::shared::{created, named_by_id, request_fields};
 use serde_json::json;
 use workers::ports::{CreateOrder, Created, FaultClass, ProviderFault};
 
@@ -28,7 +28,7 @@ pub(super) async fn create(adapter: &Replicate, order: &CreateOrder) -> Created 
     let url = adapter.service.at(&["models", owner, name, "predictions"]);
     let request = adapter.service.create(url).json(&body);
     match adapter.service.send(request, order.timeout).await {
-        Ok(reply) => created(&adapter.service, order, &reply, wire::accepted, wire::refusal),
+        Ok(reply) => created(&adapter.service, order, &reply, named_by_id, wire::refusal),
         Err(no) => no.into(),
     }
 }

@@ -1,6 +1,6 @@
 //! The provider's JSON, read leniently: only what we need must be there, so that a new or odd field elsewhere changes nothing.
 
-use crate::shared::{Refusal, Reply, Service, is_job_id, media_address, reference, text};
+use crate::shared::{Refusal, Reply, Service, media_address, reference, text};
 use domain::id::AttemptId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,12 +12,6 @@ pub(super) struct CreateBody<'a> {
     pub(super) input: Map<String, Value>,
     pub(super) webhook: &'a str,
     pub(super) webhook_events_filter: [&'static str; 1],
-}
-
-/// All that a create reply must hold.
-#[derive(Deserialize)]
-struct CreateReply {
-    id: String,
 }
 
 /// A page of the job list.
@@ -68,11 +62,6 @@ struct Problem {
     status: Value,
     #[serde(default)]
     retry_after: Option<Value>,
-}
-
-/// The job that a create reply names.
-pub(super) fn accepted(reply: &Reply) -> Option<String> {
-    reply.json::<CreateReply>().map(|created| created.id).filter(|id| is_job_id(id))
 }
 
 /// The provider's own structured refusal, if that is what the body is. A page from a proxy in between is not.

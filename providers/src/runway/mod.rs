@@ -4,8 +4,8 @@
 mod wire;
 
 use crate::shared::{
-    ConfigError, Connection, MAX_REPLY_BYTES, NoReply, Reply, Service, created, is_job_id, not_readable, polled,
-    request_fields,
+    ConfigError, Connection, MAX_REPLY_BYTES, NoReply, Reply, Service, created, is_job_id, named_by_id, not_readable,
+    polled, request_fields,
 };
 use domain::time::Timestamp;
 use futures_util::future::BoxFuture;
@@ -84,7 +84,7 @@ impl Runway {
         );
         let request = self.service.create(self.service.at(&["v1", path])).json(&body);
         match self.service.send(request, order.timeout).await {
-            Ok(reply) => created(&self.service, order, &reply, wire::accepted, wire::refusal),
+            Ok(reply) => created(&self.service, order, &reply, named_by_id, wire::refusal),
             Err(no) => no.into(),
         }
     }

@@ -1,19 +1,9 @@
 //! The provider's JSON, read leniently.
 
-use crate::shared::{Refusal, Reply, Service, is_job_id, media_address, text};
+use crate::shared::{Refusal, Reply, Service, media_address, text};
 use serde::Deserialize;
 use serde_json::Value;
 use workers::ports::{FaultClass, JobState};
-
-#[derive(Deserialize)]
-struct Created {
-    id: String,
-}
-
-/// The task that a create reply names: it says nothing else.
-pub(super) fn accepted(reply: &Reply) -> Option<String> {
-    reply.json::<Created>().map(|created| created.id).filter(|id| is_job_id(id))
-}
 
 /// A task. Each state has fields of its own.
 #[derive(Deserialize)]

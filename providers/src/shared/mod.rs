@@ -19,7 +19,7 @@ pub(crate) use callback_address::{CallbackAddress, body_digest, reference, refer
 pub(crate) use exchange::{Clients, MAX_PAGE_BYTES, MAX_REPLY_BYTES, NoReply, Reply, exchange};
 pub(crate) use fields::request_fields;
 pub(crate) use outcome::{
-    Refusal, created, is_job_id, media_address, not_readable, plain_header, polled, whole_seconds,
+    Refusal, created, is_job_id, media_address, named_by_id, not_readable, plain_header, polled, whole_seconds,
 };
 pub(crate) use service::Service;
 pub(crate) use settings::{address, not_zero};

@@ -1,6 +1,7 @@
 //! What replies mean, where that is the same for every provider.
 
 use super::{NoReply, Reply, Service};
+use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
 use workers::ports::{CreateOrder, Created, FaultClass, JobState, Polled};
@@ -36,6 +37,15 @@ pub(crate) fn created(
         (429, Some(refusal)) => Created::Throttled { retry_after: reply.retry_after(refusal.retry_after.as_ref()) },
         _ => Created::Unknown { cause: format!("http {status}") },
     }
+}
+
+/// The job that a create reply names by its `id`, where nothing else in it counts.
+pub(crate) fn named_by_id(reply: &Reply) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: String,
+    }
+    reply.json::<Named>().map(|named| named.id).filter(|id| is_job_id(id))
 }
 
 /// A refusal as a fault: without prompt, image address and token.

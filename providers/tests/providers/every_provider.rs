@@ -77,7 +77,7 @@ async fn a_job_from_its_order_to_its_file_and_its_callback() -> anyhow::Result<(
 }
 
 /// How an answer is lost, and how many jobs that leaves.
-const LOSSES: [(&str, u64); 9] = [
+pub(crate) const LOSSES: [(&str, u64); 9] = [
     ("drop=before", 0),
     ("5xx=before", 0),
     ("hang=before:5", 0),

@@ -1,5 +1,6 @@
 //! The adapter against the simulator, for every fault that can be asked for.
 
+use crate::every_provider::LOSSES;
 use crate::support::{Receiver, attempt, job_of, order, sim, sought, wait_for};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -48,18 +49,7 @@ async fn a_job_without_faults() -> anyhow::Result<()> {
 async fn replies_lost_before_and_after_acceptance() -> anyhow::Result<()> {
     let (_store, sim) = sim().await?;
     let adapter = sim.adapter("http://127.0.0.1:9")?;
-    let table = [
-        ("drop=before", 0),
-        ("5xx=before", 0),
-        ("hang=before:5", 0),
-        ("drop=after", 1),
-        ("5xx=after", 1),
-        ("hang=after:5", 1),
-        ("reply=cut", 1),
-        ("reply=junk", 1),
-        ("reply=noid", 1),
-    ];
-    for (fault, accepted) in table {
+    for (fault, accepted) in LOSSES {
         let attempt = attempt();
         let mut order = order(attempt, &format!("a cat [sim: callback=none {fault}]"));
         order.timeout = Duration::from_millis(1_500);
