@@ -6,15 +6,32 @@ use anyhow::{Context, Result};
 use api::Role;
 use domain::id::TenantId;
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::RefCell;
+use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use uuid::Uuid;
 
-/// Writes down the statements that this thread sends, as sqlx tells them.
-#[derive(Clone, Default)]
-struct Statements(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    /// The statements that this thread has sent, while somebody writes them down.
+    static SENT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Writes down the statements that a thread sends, as sqlx tells them. For the whole process and for good: one that came and went
+/// with its test would miss events whose place in the code another thread, where nobody listens, reaches first just then.
+struct Statements;
+
+impl Statements {
+    /// What this thread sends while `work` is done. All of it must be done on this thread.
+    async fn sent_by<T>(work: impl Future<Output = T>) -> (Vec<String>, T) {
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(|| tracing::subscriber::set_global_default(Self).expect("nobody else listens"));
+        SENT.set(Some(vec![]));
+        let done = work.await;
+        (SENT.take().unwrap_or_default(), done)
+    }
+}
 
 struct Summary(String);
 
@@ -40,9 +57,12 @@ impl Subscriber for Statements {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut summary = Summary(String::new());
-        event.record(&mut summary);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(summary.0);
+        SENT.with_borrow_mut(|sent| {
+            let Some(sent) = sent else { return };
+            let mut summary = Summary(String::new());
+            event.record(&mut summary);
+            sent.push(summary.0);
+        });
     }
 
     fn enter(&self, _: &Id) {}
@@ -53,12 +73,9 @@ impl Subscriber for Statements {
 /// The statements that a page takes, and how many tasks it shows.
 async fn page(world: &World, query: &str, first: u32) -> Result<(Vec<String>, Value)> {
     let creator = world.creator()?;
-    let said = Statements::default();
-    let guard = tracing::subscriber::set_default(said.clone());
-    let answer = world.ask(&creator, query, json!({"first": first})).await?;
-    drop(guard);
+    let (statements, answer) = Statements::sent_by(world.ask(&creator, query, json!({"first": first}))).await;
+    let answer = answer?;
     assert!(answer["errors"].is_null(), "{answer}");
-    let statements = said.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok((statements, answer["data"].clone()))
 }
 
