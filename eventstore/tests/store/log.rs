@@ -9,8 +9,8 @@ use domain::time::Timestamp;
 use domain::{attempt, ledger, money::Credits};
 use eventstore::Store;
 use sqlx::PgPool;
-use std::sync::{Arc, Mutex, PoisonError};
-use tracing_subscriber::fmt::MakeWriter;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use uuid::Uuid;
 
 /// Puts events behind those of a stream, a second apart from each other.
@@ -112,15 +112,38 @@ pub async fn warm(store: &Store, stream: StreamId) -> Anyhow<Folded> {
     })
 }
 
+thread_local! {
+    static LISTENER: RefCell<Option<Said>> = const { RefCell::new(None) };
+}
+
 /// What is logged on this thread.
 #[derive(Clone, Default)]
 pub struct Said(Arc<Mutex<Vec<u8>>>);
 
+/// Listens until it is dropped.
+pub struct Listening;
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENER.set(None);
+    }
+}
+
 impl Said {
-    /// Listens until the guard is dropped.
-    pub fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(self.clone()).finish();
-        tracing::subscriber::set_default(log)
+    /// Listens until the guard is dropped. One subscriber serves the whole process and for good: one that came and went with its
+    /// test would miss events whose place in the code another thread, where nobody listens, reaches first just then.
+    #[must_use]
+    pub fn listen(&self) -> Listening {
+        static LOGGING: Once = Once::new();
+        let log = || tracing_subscriber::fmt().with_ansi(false).with_writer(Self::of_this_thread).init();
+        LOGGING.call_once(log);
+        LISTENER.set(Some(self.clone()));
+        Listening
+    }
+
+    /// Whoever listens on this thread; where nobody does, what is written is lost.
+    fn of_this_thread() -> Self {
+        LISTENER.with_borrow(Clone::clone).unwrap_or_default()
     }
 
     /// The lines that contain a text.
@@ -138,13 +161,5 @@ impl std::io::Write for Said {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Said {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
